@@ -18,10 +18,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.profiler import ProfilerActivity, profile
 
-from nanogpt.drills.ddp import fresh, masked, weights_apart
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.buckets import Buckets, EagerAverage, average_flat
-from nanogpt.parallel.distributed import (
+from nanogpt.distributed import (
     Ranks,
     average_gradients,
     code_hash,
@@ -29,6 +26,9 @@ from nanogpt.parallel.distributed import (
     replicate,
     ring_all_reduce,
 )
+from nanogpt.labs.drills.ddp import fresh, masked, weights_apart
+from nanogpt.labs.parallel.buckets import Buckets, EagerAverage, average_flat
+from nanogpt.training import train_step
 
 CAP = 0.5e6  # bytes of a small bucket
 MICRO = 4  # micro-batches of an accumulated step

@@ -1,7 +1,7 @@
 """Chapter 24: GPT-2 with one of Llama's changes, to be compared with GPT-2.
 
 The changes are made of the chapter's classes. `parts` is the module that has them: the notebook, before its checkpoint, or
-nanogpt.gpt.llama after it.
+nanogpt.labs.llama.model after it.
 """
 
 from dataclasses import replace
@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from nanogpt.gpt.model import GPT, GPTConfig, init_weights
-from nanogpt.gpt.train import scale_init
+from nanogpt.model import GPT, GPTConfig, init_weights
+from nanogpt.training import scale_init
 
 
 class Unrotated(nn.Module):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.gpt.model import GPT
+from nanogpt.model import GPT
 
 WANTED = "gpt2_124M.bin", "gpt2_124M_debug_state.bin"  # the files that test_gpt2.c looks for: model and state
 

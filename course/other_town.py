@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nanogpt.corpora.corpus import entries
-from nanogpt.corpora.grammar import POOLS, alternatives, check, rules
+from nanogpt.stories import POOLS, alternatives, check, entries, rules
 
 SWAPPED = {"her": "his", "his": "her", "She": "He", "He": "She", "him": "her", "hers": "his"}
 

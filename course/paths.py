@@ -101,7 +101,7 @@ def source_path(chapter: str) -> Path:
 
 
 def module_path(name: str, package: Path = PACKAGE) -> Path:
-    """The file of a module of the package: `gpt.model` is nanogpt/gpt/model.py."""
+    """The file of a module of the package: `model` is nanogpt/model.py."""
     return package.joinpath(*name.split(".")).with_suffix(".py")
 
 
@@ -112,5 +112,5 @@ def modules(package: Path = PACKAGE) -> list[str]:
 
 
 def module_file(name: str) -> str:
-    """A module's file as messages name it: `gpt.model` is `nanogpt/gpt/model.py`."""
+    """A module's file as messages name it: `model` is `nanogpt/model.py`."""
     return relative(module_path(name))

@@ -11,7 +11,7 @@ import torch
 
 
 def main() -> None:
-    from nanogpt.parallel.distributed import let_go, process_group, torchrun_ranks
+    from nanogpt.distributed import let_go, process_group, torchrun_ranks
 
     modules = [importlib.import_module(name) for name in ("course.data_parallel", f"nanogpt.{sys.argv[1]}")]
     functions = {name: thing for module in modules for name, thing in vars(module).items()}

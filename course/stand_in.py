@@ -8,7 +8,7 @@ from course.paths import BUILT
 
 def trained_model(tokenizer, manifest: dict, device):
     """Chapter 07's model; where that is missing, a smaller one after 200 steps, and a line that says so."""
-    from nanogpt.gpt.weights import load_model
+    from nanogpt.weights import load_model
 
     if (BUILT / "model" / "config.json").exists():
         return load_model(BUILT / "model", device)
@@ -17,10 +17,10 @@ def trained_model(tokenizer, manifest: dict, device):
 
 def small_model(tokenizer, manifest: dict, device):
     """A small model after 200 steps, and a line that says so."""
+    from nanogpt.data import DocumentStream
     from nanogpt.device import seed_everything
-    from nanogpt.gpt.model import GPT, GPTConfig
-    from nanogpt.gpt.train import scale_init, train
-    from nanogpt.text.data import DocumentStream
+    from nanogpt.model import GPT, GPTConfig
+    from nanogpt.training import scale_init, train
 
     print("data/built/model is missing, chapter 07 makes it; here is a small model, trained for 200 steps")
     shards = [BUILT / "stories" / shard["file"] for shard in manifest["splits"]["train"]["shards"]]
@@ -34,7 +34,7 @@ def without_mask(model):
     """The same model, in which each position attends to the complete row, also to what comes after it."""
     import torch.nn.functional as F
 
-    from nanogpt.gpt.attention import split_heads
+    from nanogpt.model import split_heads
 
     def everywhere(attention, x):
         q, k, v = split_heads(attention.c_attn(x), attention.n_head)

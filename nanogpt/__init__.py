@@ -1,32 +1,37 @@
-"""GPT-2 in PyTorch, as the course's notebooks build it, in nine rooms.
+"""GPT-2 in PyTorch, as the course's notebooks build it.
 
-text      text into tokens, tokens into batches
-corpora   the stories' grammar and floor; real text; Megatron's files
-gpt       attention, model, weights, training, sampling
-speed     what a step could take, what it takes, what makes it faster
-run       a run from a configuration: trainer, checkpoints, metrics, adapters
-evals     losses, excess over the floor, HellaSwag
-parallel  one model on many processes
-plan      memory, time and cost of a run before it starts
-drills    what the chapters make several processes do, to be measured
+    from nanogpt import GPT, BPETokenizer
 
-`from nanogpt import GPT, GPTConfig, BPETokenizer, BatchStream, train, generate` is all that a small script needs.
+    model, tokenizer = GPT.from_pretrained("gpt2"), BPETokenizer.gpt2()
+    ids = torch.tensor([tokenizer.encode("One sunny day,")])
+    print(tokenizer.decode(model.generate(ids, 40)[0].tolist()))
+
+Read it in this order: tokenizer, stories, shards, data; model, pretrained; optim, precision, training, sampling,
+evaluate; checkpoint, config, trainer; lora, distributed, roofline. `nanogpt.labs` has what the chapters build to study,
+to measure or to go further.
 """
 
-import os
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-# Before PyTorch is loaded: GNU's OpenMP threads spin while they wait, and take the cores from whoever has work.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+if TYPE_CHECKING:
+    from nanogpt.data import BatchStream
+    from nanogpt.model import GPT, GPTConfig
+    from nanogpt.sampling import generate
+    from nanogpt.tokenizer import BPETokenizer
+    from nanogpt.training import train
+
+__version__ = "0.1.0"
 
 HOMES = {
-    "GPT": "gpt.model",
-    "GPTConfig": "gpt.model",
-    "BPETokenizer": "text.tokenizer",
-    "BatchStream": "text.data",
-    "train": "gpt.train",
-    "generate": "gpt.sample",
+    "GPT": "model",
+    "GPTConfig": "model",
+    "BPETokenizer": "tokenizer",
+    "BatchStream": "data",
+    "train": "training",
+    "generate": "sampling",
 }
+__all__ = ["GPT", "GPTConfig", "BPETokenizer", "BatchStream", "train", "generate"]
 
 
 def __getattr__(name: str):
@@ -34,3 +39,8 @@ def __getattr__(name: str):
     if name not in HOMES:
         raise AttributeError(f"module 'nanogpt' has no attribute {name!r}")
     return getattr(import_module(f"nanogpt.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What tab completion shows."""
+    return [*__all__, "__version__", "labs"]

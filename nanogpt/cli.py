@@ -12,16 +12,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 COMMANDS = {
-    "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
-    "plot": ("nanogpt.run.plot", "draw loss, norm, rate and throughput of runs together (chapter 17d)"),
-    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 17f)"),
-    "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17e)"),
-    "sample": ("nanogpt.gpt.sample", "continue a prompt with a trained model (chapter 08)"),
-    "ladder": ("nanogpt.speed.ladder", "every speed-up on this machine, one on the other (chapter 14)"),
-    "plan": ("nanogpt.plan.plan", "memory, communication, time and cost of a run, by formula (chapter 22)"),
-    "eval": ("nanogpt.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
-    "drill": ("nanogpt.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
-    "flight": ("nanogpt.drills.flight", "what each rank of a deadlock waits for (chapter 20b)"),
+    "prepare": (
+        "nanogpt.labs.corpora.prepare",
+        "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)",
+    ),
+    "plot": (
+        "nanogpt.labs.long_run.plot",
+        "draw loss, norm, rate and throughput of runs together (chapter 17d)",
+    ),
+    "compare": ("nanogpt.labs.long_run.compare", "where two runs part, and by how much (chapter 17f)"),
+    "train": (
+        "nanogpt.labs.long_run.trainer",
+        "a run from a YAML file, started or gone on with (chapter 17e)",
+    ),
+    "sample": ("nanogpt.sampling", "continue a prompt with a trained model (chapter 08)"),
+    "ladder": ("nanogpt.labs.ladder.ladder", "every speed-up on this machine, one on the other (chapter 14)"),
+    "plan": (
+        "nanogpt.labs.plan.plan",
+        "memory, communication, time and cost of a run, by formula (chapter 22)",
+    ),
+    "eval": ("nanogpt.labs.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
+    "drill": ("nanogpt.labs.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
+    "flight": ("nanogpt.labs.drills.flight", "what each rank of a deadlock waits for (chapter 20b)"),
 }
 USAGE = """usage: python -m nanogpt COMMAND [options]
 {commands}

@@ -18,20 +18,19 @@ from course.figures import (
     sharding,
     tokenizer,
 )
-from nanogpt.corpora.corpus import stories
-from nanogpt.corpora.sources import first_cut
-from nanogpt.drills.formats import FORMATS
-from nanogpt.gpt.attention import attention_weights
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.optim import cosine, wsd
-from nanogpt.gpt.sample import token_probs
-from nanogpt.parallel.pipeline import interleaved, simulate
-from nanogpt.parallel.zero import BYTES, state_bytes
-from nanogpt.plan.budget import Cluster, step_seconds
-from nanogpt.plan.footprint import Step, footprint
-from nanogpt.plan.table import MEMORY
-from nanogpt.speed.roofline import PEAKS
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.labs.corpora.sources import first_cut
+from nanogpt.labs.drills.formats import FORMATS
+from nanogpt.labs.parallel.pipeline import interleaved, simulate
+from nanogpt.labs.parallel.zero import BYTES, state_bytes
+from nanogpt.labs.plan.budget import Cluster, step_seconds
+from nanogpt.labs.plan.footprint import Step, footprint
+from nanogpt.labs.plan.table import MEMORY
+from nanogpt.model import GPT, GPTConfig, attention_weights
+from nanogpt.optim import cosine, wsd
+from nanogpt.roofline import PEAKS
+from nanogpt.sampling import token_probs
+from nanogpt.stories import stories
+from nanogpt.tokenizer import BPETokenizer
 
 STORIES = [story.text for story in stories(60, seed=0)]
 BPE = BPETokenizer.train(STORIES, 512)

@@ -33,7 +33,7 @@ NOTEBOOKS = ("09", "09b", "10", "10b", "11", "12b", "13", "14", "14b")
 CURVES = ("float32", "tf32", "bf16", "fp16")
 CHOICES = [(32, 4), (64, 4), (64, 8), (128, 4), (128, 8)]  # block and warps of chapter 23d
 # The other rooms import Jupyter.
-GPU_TESTS = [f"tests/{place}" for place in ("text", "gpt", "speed", "parallel", "run/test_ch17f_faults.py")]
+GPU_TESTS = [f"tests/{place}" for place in ("text", "gpt", "speed", "parallel", "labs/test_ch17f_faults.py")]
 STEPS = ("machine", "tests", "ladder", "peers", "curves", "kernels", *NOTEBOOKS)
 
 
@@ -49,9 +49,9 @@ def machine(out: Path, smoke: bool) -> dict:
     import torch
 
     from nanogpt.device import pick_device
-    from nanogpt.speed.flash import sdpa_backend
-    from nanogpt.speed.ladder import measure_machine
-    from nanogpt.speed.roofline import peak_of
+    from nanogpt.labs.kernels.flash import sdpa_backend
+    from nanogpt.labs.ladder.ladder import measure_machine
+    from nanogpt.roofline import peak_of
 
     device = pick_device()
     about = measure_machine(str(device))
@@ -71,7 +71,7 @@ def tests(out: Path, smoke: bool) -> dict:
     """pytest -m gpu: what only a CUDA device can check, and the drills of chapters 20b to 21e where there are two."""
     for package in ("pytest", "pydantic", "IPython"):  # the last two: runs, and the interpreter of kernels
         needs(package)
-    which = ["tests/test_ch00_device.py"] if smoke else ["-m", "gpu", *GPU_TESTS]
+    which = ["tests/core/test_ch00_device.py"] if smoke else ["-m", "gpu", *GPU_TESTS]
     code, printed = command("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *which)
     failed = [line for line in printed.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return {"code": code, "failed": failed, "summary": last_line(printed).strip("= ")}
@@ -135,9 +135,9 @@ def peer(label: str, B: int, T: int, steps: int) -> None:
     from bench_ladder import transformers_step
 
     from nanogpt.device import pick_device
-    from nanogpt.gpt.model import GPTConfig
-    from nanogpt.speed.roofline import measure_roofline
-    from nanogpt.speed.rungs import RUNGS, make_step, obstacles, rungs_up_to
+    from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
+    from nanogpt.model import GPTConfig
+    from nanogpt.roofline import measure_roofline
 
     device = pick_device()
     if label.startswith("ours"):
@@ -158,7 +158,7 @@ def peer(label: str, B: int, T: int, steps: int) -> None:
 def curves(out: Path, smoke: bool) -> dict:
     """The same run in every precision that the device has: losses, and what fp16's scaler did."""
     from nanogpt.device import pick_device
-    from nanogpt.gpt.precision import why_not
+    from nanogpt.precision import why_not
 
     device, steps = pick_device(), 3 if smoke else 300
     losses, reasons, scales = {}, {}, []
@@ -188,10 +188,10 @@ def curve(precision: str, device, steps: int, scales: list[float]) -> list[float
     """Losses of one run: the same model, the same data, one precision; fp16's scale at each step goes to `scales`."""
     import torch
 
-    from nanogpt.gpt.model import GPT, GPTConfig
-    from nanogpt.gpt.precision import LossScaler
-    from nanogpt.gpt.train import train_step
-    from nanogpt.speed.rungs import zipf_batches
+    from nanogpt.labs.ladder.rungs import zipf_batches
+    from nanogpt.model import GPT, GPTConfig
+    from nanogpt.precision import LossScaler
+    from nanogpt.training import train_step
 
     B, T, layers, width = (2, 32, 1, 64) if steps < 10 else (32, 256, 6, 384)
     config = GPTConfig(block_size=T, vocab_size=1024, n_layer=layers, n_head=width // 64, n_embd=width)
@@ -232,8 +232,8 @@ def kernels(out: Path, smoke: bool) -> dict:
     import triton
 
     from nanogpt.device import pick_device
-    from nanogpt.speed.flash_kernels import kernel_attention
-    from nanogpt.speed.roofline import measure
+    from nanogpt.labs.kernels.flash_kernels import kernel_attention
+    from nanogpt.roofline import measure
 
     device = pick_device()
     (B, H, T), dtype = ((1, 1, 40), torch.float32) if smoke else ((8, 12, 1024), torch.float16)
@@ -260,10 +260,10 @@ def choices_measured(q, k, v) -> dict:
     import torch
     import triton
 
-    from nanogpt.speed.flash_kernels import flash_kernel
-    from nanogpt.speed.roofline import measure, peak_of
-    from nanogpt.speed.targets import LIMITS, compile_for, ranked
-    from nanogpt.speed.targets import needs as needed_by
+    from nanogpt.labs.kernels.flash_kernels import flash_kernel
+    from nanogpt.labs.kernels.targets import LIMITS, compile_for, ranked
+    from nanogpt.labs.kernels.targets import needs as needed_by
+    from nanogpt.roofline import measure, peak_of
 
     (T, D), heads, device = q.shape[-2:], q.size(0) * q.size(1), q.device
     out, lse = torch.empty_like(q), torch.empty(q.shape[:-1], device=device)
@@ -313,9 +313,9 @@ def card() -> Card:
     import torch
 
     from nanogpt.device import pick_device
-    from nanogpt.gpt.model import GPTConfig
-    from nanogpt.gpt.precision import why_not
-    from nanogpt.speed.forecast import step_memory
+    from nanogpt.labs.ladder.forecast import step_memory
+    from nanogpt.model import GPTConfig
+    from nanogpt.precision import why_not
 
     device, batch = pick_device(), 16
     half = "fp16" if why_not("bf16", device) else "bf16"
@@ -342,9 +342,9 @@ COMPILING = 35  # the first step of a rung took 1 to 34 s on an H100 with 16 cor
 
 def rung_seconds(name: str, batch: int) -> dict[str, float]:
     """Seconds of a step on each rung by chapter 14's forecast; empty for a GPU without a data sheet."""
-    from nanogpt.gpt.model import GPTConfig
-    from nanogpt.speed.forecast import REACHED, START, predict_ladder
-    from nanogpt.speed.roofline import peak_of
+    from nanogpt.labs.ladder.forecast import REACHED, START, predict_ladder
+    from nanogpt.model import GPTConfig
+    from nanogpt.roofline import peak_of
 
     sheet = peak_of(name)
     ladder = predict_ladder(sheet, GPTConfig(), batch, 1024, REACHED, START) if sheet else {}
@@ -353,7 +353,7 @@ def rung_seconds(name: str, batch: int) -> dict[str, float]:
 
 def ladder_seconds(name: str, batch: int) -> float:
     """Of the whole ladder, by estimate: starts, compilations, the first steps, and pairs with the rung below."""
-    from nanogpt.speed.rungs import RUNGS
+    from nanogpt.labs.ladder.rungs import RUNGS
 
     steps, compiled = rung_seconds(name, batch), list(RUNGS)[list(RUNGS).index("compile") :]
     total = STARTING + BUILDING * len(steps) + COMPILING * len(steps.keys() & set(compiled))

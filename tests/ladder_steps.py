@@ -18,7 +18,7 @@ def pretend(monkeypatch, answer, limits) -> list[str]:
 
     answer(name, B, n) changes what a rung tells; its "seconds" is a step's, n counts the steps of all rungs.
     """
-    from nanogpt.speed import climb
+    from nanogpt.labs.ladder import climb
 
     calls = []
 
@@ -42,10 +42,10 @@ def measured(monkeypatch, answer=as_always, limits=unchanged):
     """The rungs, why others are skipped, what was said, and the rungs as they took steps."""
     import torch
 
-    from nanogpt.speed.climb import measure_rungs
-    from nanogpt.speed.ladder import MODELS
-    from nanogpt.speed.roofline import Roofline
-    from nanogpt.speed.rungs import obstacles
+    from nanogpt.labs.ladder.climb import measure_rungs
+    from nanogpt.labs.ladder.ladder import MODELS
+    from nanogpt.labs.ladder.rungs import obstacles
+    from nanogpt.roofline import Roofline
 
     said, device, calls = [], torch.device("cpu"), pretend(monkeypatch, answer, limits)
     skipped = obstacles(device, Roofline(**ROOF)) | {"kept memory": "not here"}
@@ -56,9 +56,9 @@ def measured(monkeypatch, answer=as_always, limits=unchanged):
 
 def climbed(monkeypatch, answer=as_always, size="small", B=1, skip=(), limits=unchanged):
     """The command's result, what was said, and the rungs as they took steps."""
-    from nanogpt.speed import ladder
-    from nanogpt.speed.roofline import Roofline
-    from nanogpt.speed.rungs import obstacles
+    from nanogpt.labs.ladder import ladder
+    from nanogpt.labs.ladder.rungs import obstacles
+    from nanogpt.roofline import Roofline
 
     monkeypatch.setattr(ladder, "measure_machine", lambda device: MACHINE)
     monkeypatch.setattr(ladder, "reached_roofline", lambda *args: Roofline(**ROOF))

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from forking import start_server
 
-from nanogpt.parallel.distributed import process_group, torchrun_ranks
+from nanogpt.distributed import process_group, torchrun_ranks
 
 GIVE_UP = 400.0  # seconds, for what never ends: four ranks that compile take 40 on two cores that have nothing else to do
 
@@ -51,7 +51,7 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["torch._dynamo", "nanogpt.parallel.distributed", "nanogpt.run.trainer", "nanogpt.parallel.fsdp"]
+        ["torch._dynamo", "nanogpt.distributed", "nanogpt.labs.long_run.trainer", "nanogpt.fsdp"]
     )
     start_server()
     store = dist.TCPStore(
@@ -97,7 +97,7 @@ def torchrun_on_gpus(*words: str) -> subprocess.CompletedProcess:
 
 def drilled_on_gpus(folder: Path, *names: str) -> dict:
     """What drills have found on two GPUs, by name."""
-    from nanogpt.corpora.corpus import ensure_corpus
+    from nanogpt.stories import ensure_corpus
 
     skip_without_two_gpus()
     ensure_corpus(folder / "stories")

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nanogpt.corpora.corpus import ensure_corpus, stories
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.run.simple import Training
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards, read_shard
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.data import DocumentStream
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import make_optimizer
+from nanogpt.shards import open_shards, read_shard
+from nanogpt.stories import ensure_corpus, stories
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.trainer import Training
 
 LR, STEPS, EVERY = 1e-2, 12, 4
 

@@ -17,9 +17,9 @@ import yaml
 from forking import start_server
 from torch.optim import AdamW
 
-from nanogpt.gpt.precision import MasterAdamW
-from nanogpt.run import checkpoint
-from nanogpt.run.config import Config, Data, Eval, Model, Optim, Run, Train, config_dict
+from nanogpt import checkpoint
+from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train, config_dict
+from nanogpt.optim import MasterAdamW
 
 TIMES = "ms", "tokens_per_s", "mfu"
 WORDS = [
@@ -111,7 +111,7 @@ def count_events(die_at: int, among: tuple[str, ...], told: list, report) -> Non
 
         return event
 
-    from nanogpt.run import looks, trainer  # here: chapters 17b and 17d's tests need none
+    from nanogpt.labs.long_run import looks, trainer  # here: chapters 17b and 17d's tests need none
 
     events = [(os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree")]
     events += [(checkpoint, name) for name in ("serialize", "save_json", "save_model")]
@@ -123,7 +123,7 @@ def count_events(die_at: int, among: tuple[str, ...], told: list, report) -> Non
 
 
 def child(config: Config, die_at: int, among: tuple[str, ...], report) -> None:
-    from nanogpt.run import trainer
+    from nanogpt.labs.long_run import trainer
 
     gc.freeze()  # what the server has loaded is no garbage, and looking at it would copy it
     torch.set_num_threads(1)
@@ -138,7 +138,9 @@ def child(config: Config, die_at: int, among: tuple[str, ...], report) -> None:
 def run_in_child(config: Config, die_at: int = 0, among: tuple[str, ...] = ()) -> tuple[int, dict]:
     """Train in a process of its own, which kills itself before the die_at-th of the events in `among`, if it comes."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "nanogpt.run.trainer"])  # what takes seconds to import
+    context.set_forkserver_preload(
+        ["torch._dynamo", "nanogpt.labs.long_run.trainer"]
+    )  # what takes seconds to import
     start_server()
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=child, args=(config, die_at, among, there))
@@ -158,7 +160,7 @@ def losses(run: str | Path) -> list[float]:
 
 def stopped_after(config: Config, step: int, monkeypatch) -> None:
     """Train, and stop after a step, as by a file `stop`."""
-    from nanogpt.run import trainer
+    from nanogpt.labs.long_run import trainer
 
     one_step = trainer.one_step
 
@@ -186,7 +188,7 @@ class Poisoned(torch.nn.Module):
 
 def poisoned_steps(monkeypatch, factors: dict[int, float]) -> None:
     """{5: math.nan}: the fifth step that the process makes has such a loss."""
-    from nanogpt.run import trainer
+    from nanogpt.labs.long_run import trainer
 
     step, made = trainer.train_step, []
 

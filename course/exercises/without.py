@@ -4,7 +4,7 @@ A solution cell says it below its first line, one thing a line:
 
     #| forbids loop                             no for, while, comprehension, map or recursion
     #| forbids torch in pairs                   a name that does not occur in `pairs`, nor in what `pairs` calls
-    #| forbids nanogpt.gpt.train.train_step     a function: it raises where the solution calls it
+    #| forbids nanogpt.training.train_step     a function: it raises where the solution calls it
     #| forbids aten::native_layer_norm          an operation of PyTorch: it raises, whatever name it is called by
 """
 

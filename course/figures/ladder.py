@@ -2,7 +2,7 @@
 
 import matplotlib.pyplot as plt
 
-from nanogpt.speed.rungs import rungs_up_to
+from nanogpt.labs.ladder.rungs import rungs_up_to
 
 GROUPS = {
     "products": ("qkv", "proj", "mlp", "head"),

@@ -37,9 +37,9 @@ def say_times(models: dict, device) -> None:
     """Print how long a training step takes beside the first model's, in turns."""
     import torch
 
-    from nanogpt.gpt.optim import make_optimizer
-    from nanogpt.gpt.train import train_step
-    from nanogpt.speed.roofline import faster
+    from nanogpt.optim import make_optimizer
+    from nanogpt.roofline import faster
+    from nanogpt.training import train_step
 
     first = next(iter(models.values())).config
     x = torch.randint(first.vocab_size, (4, first.block_size), device=device)

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 
 from course import widgets
 from course.paths import ROOT
-from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.model import GPTConfig, num_params
 
 MIB = 2**20
 IN_USE = "device memory in use after allocation, before the first forward pass"

@@ -62,7 +62,7 @@ def heads(model, ids: list[int]):
     """The attention weights of all heads of a GPT on a text: (n_layer, n_head, T, T)."""
     import torch
 
-    from nanogpt.gpt.attention import attention_weights, split_heads
+    from nanogpt.model import attention_weights, split_heads
 
     seen, training = [], model.training
     keep = lambda module, x, qkv: seen.append(qkv)  # noqa: E731

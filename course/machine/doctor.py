@@ -128,7 +128,7 @@ def kernel() -> Iterator[Finding]:
 
 
 def vocabulary() -> Iterator[Finding]:
-    from nanogpt.text.tokenizer import BPETokenizer
+    from nanogpt.tokenizer import BPETokenizer
 
     try:
         BPETokenizer.gpt2()

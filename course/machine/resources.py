@@ -96,7 +96,7 @@ def device() -> Iterator[Finding]:
         GREEN, "device", f"{name}, {memory:.0f} GiB, compute capability {capability}, scale {scale}"
     )
     yield Finding(GREEN, "GPU driver", f"{driver()}, PyTorch built for CUDA {torch.version.cuda}")
-    from nanogpt.speed.roofline import peak_of
+    from nanogpt.roofline import peak_of
 
     if peak_of(name) is None:
         yield Finding(
@@ -171,7 +171,7 @@ def driver() -> str:
 
 def speed_features() -> Iterator[Finding]:
     """TF32, bf16 and torch.compile: what chapters 10 and 11 will find, by the words of chapters 10 and 14."""
-    from nanogpt.gpt.precision import best_precision, why_not
+    from nanogpt.precision import best_precision, why_not
 
     if (chosen := device_if_there()) is None:
         return
@@ -187,7 +187,7 @@ def speed_features() -> Iterator[Finding]:
     yield Finding(
         GREEN, "bf16", words.get(best, "correct, and no faster than float32 here: float32 is the choice")
     )
-    from nanogpt.speed.rungs import why_not_compiled
+    from nanogpt.labs.ladder.rungs import why_not_compiled
 
     reason = why_not_compiled(chosen)
     yield Finding(

@@ -32,7 +32,7 @@ def read(name: str) -> dict | None:
 def tokenizer_line() -> list[str]:
     if read("tokenizer.json") is None:
         return []
-    from nanogpt.text.tokenizer import BPETokenizer
+    from nanogpt.tokenizer import BPETokenizer
 
     size = BPETokenizer.load(BUILT / "tokenizer.json").vocab_size
     return [f"  {'tokenizer':11} {f'{size:,} tokens':32} data/built/tokenizer.json"]
@@ -74,7 +74,7 @@ def stories(seed: int, heading: str) -> list[str]:
     try:
         import torch
 
-        from nanogpt.gpt.sample import complete, load
+        from nanogpt.sampling import complete, load
 
         model, tokenizer = load(str(BUILT / "model"))
         text = complete(model, tokenizer, "", 200, generator=torch.Generator().manual_seed(seed))

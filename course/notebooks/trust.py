@@ -48,7 +48,7 @@ def training_step(device) -> list[float]:
     """Loss, gradient norm and the loss after one step of a small GPT, from the same seed everywhere."""
     import torch
 
-    from nanogpt.gpt.model import GPT, GPTConfig
+    from nanogpt.model import GPT, GPTConfig
 
     generator = torch.Generator().manual_seed(0)
     model = GPT(GPTConfig(block_size=32, vocab_size=97, n_layer=2, n_head=2, n_embd=32), generator).to(device)

@@ -9,12 +9,10 @@ from pathlib import Path
 
 from course.files import read_cells
 from course.package.cells import exported_cells
-from course.package.compose import all_notebooks, cells_of, compose, exporting, notebooks_upto, read
+from course.package.compose import all_notebooks, compose, exporting, notebooks_upto, read
 from course.package.export import export_all, writers
 from course.package.rooms import make_rooms
-from course.paths import PACKAGE, ROOT, module_path, modules, number_of
-
-BESIDE = ("configs/*", "data/grammar.txt")  # what nanogpt looks for beside itself
+from course.paths import PACKAGE, module_path, modules, number_of
 
 
 class Chapter:
@@ -46,25 +44,10 @@ class Chapter:
         there = [number for number in chapters_of(module) if number > self.number]
         return read([path for path in all_notebooks() if number_of(path) in there])
 
-    def replaced(self) -> dict[str, str]:
-        """Name → the notebook that has grown it last, of what this chapter defines."""
-        own = {(cell.module, name) for cell in self.cells for name in cell.names()}
-        return {
-            name: cell.notebook
-            for module in self.modules
-            for cell in cells_of(self.later(module), [module])
-            for name in cell.grows
-            if (module, name) in own
-        }
-
     def lay_out(self, folder: Path) -> dict[str, str]:
         """Make `folder`/nanogpt, the package as of this chapter, without what only later ones export; the chapter's modules in it."""
         package, own = folder / "nanogpt", self.as_of()
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in (path for beside in BESIDE for path in ROOT.glob(beside)):
-            to = folder / path.relative_to(ROOT)
-            to.parent.mkdir(exist_ok=True)
-            shutil.copy2(path, to)
         ahead = {m for m in modules(package) if max(chapters_of(m), default="") > self.number}
         made = compose(notebooks_upto(self.number), ahead - set(own)) | own
         put(made, package)

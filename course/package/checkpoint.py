@@ -17,7 +17,7 @@ from course.package import passed
 from course.package.as_of import Chapter, current
 from course.package.blame import excerpt, first_line, likely_cell
 from course.package.blank import refuse_empty
-from course.package.cells import claimed_modules, defined_names
+from course.package.cells import ExportedCell, claimed_modules, defined_names
 from course.package.compose import cells_of
 from course.package.last_run import compare_with_run
 from course.package.rooms import make_rooms
@@ -68,14 +68,10 @@ def checkpoint_chapter(
     tests = sorted(TESTS.rglob(f"test_ch{exports.number}_*.py"))
     try_aside(exports, tests)
     changed = {module: text for module, text in modules.items() if current(module) != text}
-    grown = [f"{name} ({notebook})" for name, notebook in exports.replaced().items()]
     install(changed)
     after_checkpoint(exports.number, modules)
     passed.note(exports.number)
-    said = [describe(m, text, "updated" if m in changed else "unchanged") for m, text in modules.items()]
-    said += (
-        [f"later chapters have grown {', '.join(grown)}: the package keeps their versions"] if grown else []
-    )
+    said = [f"exported {names_of(exports.cells, module)} to {module_file(module)}" for module in modules]
     return [*said, *(f"{relative(test)} passes" for test in tests)]
 
 
@@ -120,9 +116,11 @@ def install(modules: dict[str, str]) -> None:
         raise
 
 
-def describe(module: str, text: str, state: str) -> str:
-    names = re.findall(r"^(?:class|def) ([A-Za-z]\w*)", text, re.MULTILINE)
-    return f"{module_file(module)} {state}: {len(text.splitlines())} lines with {', '.join(names)}"
+def names_of(cells: list[ExportedCell], module: str) -> str:
+    """The functions and classes that a chapter's cells define in a module; else the constants."""
+    nodes = [node for cell in cells if cell.module == module for node in cell.tree.body]
+    named = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return ", ".join(dict.fromkeys(named or [name for node in nodes for name in defined_names(node)]))
 
 
 def try_aside(exports: Chapter, tests: list[Path]) -> None:

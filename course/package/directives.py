@@ -6,7 +6,7 @@
     #| grows train_step               the cell's train_step takes the place of the one that an earlier chapter exported
     #| blank attend: A hint.          a student writes this function; `#| blank`: all that the cell defines (blank.py)
 
-A module's name has dots where its file has folders: gpt.model is nanogpt/gpt/model.py. The directives are nbdev's, but
+A module's name has dots where its file has folders: gpt.model is nanogpt/model.py. The directives are nbdev's, but
 for `doc`, `grows` and `blank`. What looks like one and is not is refused, since leaving a cell out without a word would make
 another module than the one that was seen to work.
 """
@@ -136,7 +136,7 @@ def module_name(name: str, line: str, where: str) -> str:
 
 
 def usable(name: str) -> bool:
-    """True of `data` and `text.data`; not of `data.py`, nor of a name that begins with the package's own."""
+    """True of `data` and `data`; not of `data.py`, nor of a name that begins with the package's own."""
     words = name.split(".")
     return words[0] != "nanogpt" and words[-1] != "py" and all(map(usable_word, words))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def imported(tree: ast.AST, known: Iterable[str]) -> set[str]:
-    """The modules of `known` that a text imports, at its top and within functions, as the package names them: `gpt.model`."""
+    """The modules of `known` that a text imports, at its top and within functions, as the package names them: `model`."""
     known, found = set(known), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The rooms of the package: its sub-folders, and the one line that stands in the `__init__.py` of each."""
+"""The folders of the package, and the one line that stands in the `__init__.py` of each."""
 
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -6,15 +6,19 @@ from pathlib import Path, PurePosixPath
 from course.files import write_atomically
 
 ROOMS = {
-    "text": "From text to batches of token ids: the tokenizer, shards on disk, the stream of batches.",
-    "corpora": "Where text comes from: the generated stories and their floor, real text, Megatron's files.",
-    "gpt": "GPT-2: the model, its training loop and its sampling.",
-    "speed": "How fast the model runs, how fast it could, and what makes it faster.",
-    "run": "A training run from configuration to metrics: the trainer, its checkpoints, its log.",
-    "evals": "What a trained model knows: losses, stories' questions, HellaSwag.",
-    "parallel": "One model on many devices: data, sharded, tensor, context and pipeline parallelism.",
-    "plan": "What a run will need and reach before it is started: memory, time, money, loss.",
-    "drills": "What the chapters let several processes do, to be measured.",
+    "labs": "What chapters build to study, to measure or to go further; a folder a topic. Nothing in nanogpt/*.py imports it.",
+    "labs.corpora": "Real text of any size: sources, parallel and resumable preparing, cleaning, mixtures.",
+    "labs.drills": "What the chapters let several processes do, to be measured.",
+    "labs.evals": "What a trained model knows: excess over the floor, stories' questions, HellaSwag.",
+    "labs.formats": "Files of others: llm.c, Megatron-LM, SentencePiece.",
+    "labs.kernels": "Attention and losses by hand, and as Triton kernels.",
+    "labs.ladder": "Every speed-up, predicted and measured, one on the other.",
+    "labs.llama": "Llama and Qwen3: GPT-2 with six changes.",
+    "labs.long_run": "What looks after a run at night.",
+    "labs.parallel": "One model on many devices, by hand: buckets, ZeRO, tensor, context and pipeline parallelism.",
+    "labs.plan": "What a run will need and reach before it is started: memory, time, money, loss.",
+    "labs.speedrun": "The same loss in less time.",
+    "labs.tuning": "Learning from answers and rewards.",
 }
 
 
@@ -22,7 +26,10 @@ def room_files(modules: Iterable[str]) -> dict[str, str]:
     """Path within the package → text, of the `__init__.py` of every folder that these modules stand in."""
     folders = {folder for module in modules for folder in PurePosixPath(*module.split(".")).parents}
     names = sorted(folder.as_posix() for folder in folders - {PurePosixPath()})
-    return {f"{name}/__init__.py": f'"""{ROOMS.get(name, f"The folder {name}.")}"""\n' for name in names}
+    return {
+        f"{name}/__init__.py": f'"""{ROOMS.get(name.replace("/", "."), f"The folder {name}.")}"""\n'
+        for name in names
+    }
 
 
 def package_files() -> dict[str, str]:

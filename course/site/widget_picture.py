@@ -19,11 +19,11 @@ import torch
 
 from course import notebook
 from course.figures import sampling as figures
-from nanogpt.corpora.corpus import ensure_corpus, stories
+from nanogpt.stories import ensure_corpus, stories
 from nanogpt.device import pick_device
-from nanogpt.gpt.sample import token_probs
-from nanogpt.text.tokenizer import BPETokenizer
-from nanogpt.gpt.weights import load_model
+from nanogpt.sampling import token_probs
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.weights import load_model
 
 BUILT = Path("../data/built")
 tokenizer = BPETokenizer.load(BUILT / "stories" / ensure_corpus(BUILT / "stories")["tokenizer"])

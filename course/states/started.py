@@ -23,7 +23,7 @@ def not_built_yet(error: BaseException | None) -> str:
 
 
 def not_there(says: str) -> str:
-    """The same, from an error's text: "No module named 'nanogpt.gpt.model'"."""
+    """The same, from an error's text: "No module named 'nanogpt.model'"."""
     found = MISSING.search(says)
     made = made_by(found[1]) if found else ""
     return f"nanogpt/{found[1].replace('.', '/')}.py is not there yet; {made}" if made else ""

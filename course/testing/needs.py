@@ -51,7 +51,7 @@ def needed(tree: ast.AST) -> set[str]:
 
 
 def names(tree: ast.AST) -> set[str]:
-    """What a text imports by name of the course's modules, as `run.metrics.step_line`."""
+    """What a text imports by name of the course's modules, as `metrics.step_line`."""
     taken = {
         f"{node.module}.{alias.name}".removeprefix("nanogpt.")
         for node in ast.walk(tree)

@@ -3,7 +3,7 @@
 import torch
 
 from course.exercises.checks import Check, CheckOfCheck, Wrong
-from nanogpt.text.bpe import merge_chunk
+from nanogpt.tokenizer import merge_chunk
 
 
 def integers(draw, low: int, high: int, n: int) -> list[int]:

@@ -18,8 +18,8 @@ from itertools import pairwise
 import regex
 
 from course.variants import variant
-from nanogpt.text.bpe import merge_chunk
-from nanogpt.text.tokenizer import GPT2_PATTERN
+from nanogpt.tokenizer import merge_chunk
+from nanogpt.tokenizer import GPT2_PATTERN
 
 # %% [markdown]
 r"""

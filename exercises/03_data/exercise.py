@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from course.variants import variant
-from nanogpt.text.shards import permutation
+from nanogpt.shards import permutation
 
 # %% [markdown]
 r"""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course.variants import variant
-from nanogpt.gpt.attention import attention_weights
+from nanogpt.model import attention_weights
 
 # %% [markdown]
 r"""

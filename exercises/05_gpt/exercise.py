@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course.variants import variant
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.model import GPT, GPTConfig
 
 # %% [markdown]
 r"""

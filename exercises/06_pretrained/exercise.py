@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course.variants import variant
-from nanogpt.gpt.model import GPT, GPTConfig, num_params
+from nanogpt.model import GPT, GPTConfig, num_params
 
 # %% [markdown]
 r"""

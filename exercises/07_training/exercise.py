@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course.variants import variant
-from nanogpt.evals.losses import evaluating
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.evaluate import evaluating
+from nanogpt.model import GPT, GPTConfig
 
 
 # %%

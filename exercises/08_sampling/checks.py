@@ -109,7 +109,7 @@ def counts(draw):
 def through_the_cache(s, ids, first, second, seed):
     import torch
 
-    from nanogpt.gpt.cache import read
+    from nanogpt.sampling import read
 
     model, rows = s.tiny(seed), ids.tolist()
     cache, steps = s.Cache(model, len(rows), 16), []

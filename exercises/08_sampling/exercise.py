@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from course.variants import variant
-from nanogpt.gpt.cache import KVCache, read
-from nanogpt.gpt.model import GPT, GPTConfig, num_params
+from nanogpt.sampling import KVCache, read
+from nanogpt.model import GPT, GPTConfig, num_params
 
 # %% [markdown]
 r"""

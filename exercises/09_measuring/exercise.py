@@ -18,8 +18,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.variants import variant
-from nanogpt.gpt.model import GPT, GPTConfig, flops_by_part, flops_per_token
-from nanogpt.speed.roofline import PEAKS
+from nanogpt.model import GPT, GPTConfig, flops_by_part, flops_per_token
+from nanogpt.roofline import PEAKS
 
 # %% [markdown]
 r"""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from course.variants import variant
-from nanogpt.gpt.precision import LossScaler
+from nanogpt.precision import LossScaler
 
 # %% [markdown]
 r"""

@@ -14,9 +14,9 @@ STUDENT = "your student id"
 from statistics import median
 
 from course.variants import variant
-from nanogpt.speed.work import predict_step
-from nanogpt.gpt.model import GPTConfig, num_params
-from nanogpt.speed.roofline import PEAKS, Roofline
+from nanogpt.roofline import predict_step
+from nanogpt.model import GPTConfig, num_params
+from nanogpt.roofline import PEAKS, Roofline
 
 # %% [markdown]
 r"""

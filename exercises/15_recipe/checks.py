@@ -83,7 +83,7 @@ def names_by_decay(s, which):
     """Names of what is decayed and of what is not, as often as it occurs."""
     from torch import nn
 
-    from nanogpt.gpt.model import GPT, GPTConfig
+    from nanogpt.model import GPT, GPTConfig
 
     if which == "other":
         model = nn.Sequential()
@@ -160,7 +160,7 @@ def schedule(step, steps, warmup, minimum):
 """
 )
 CHAPTER = """
-from nanogpt.gpt.optim import cosine
+from nanogpt.optim import cosine
 
 def schedule(step, steps, warmup, minimum):
     return cosine(step, steps, warmup=warmup, minimum=minimum)
@@ -276,7 +276,7 @@ WRONG = [
 FORBIDDEN = [
     Wrong("15-1", "the chapter's own train_step is called", code="""
         def add_up(model, micro_batches):
-            from nanogpt.gpt.train import train_step
+            from nanogpt.training import train_step
             return train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), micro_batches)
         """),
     Wrong("15-3", "the GPT is built to count it", 'mine["n_layer"] * 12 * mine["n_embd"] ** 2',

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from course.variants import variant
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.model import GPT, GPTConfig
 
 # %% [markdown]
 r"""
@@ -29,7 +29,7 @@ all targets that count (a target of −100 does not). `add_up` breaks it for row
 has two smaller faults: it keeps the gradient of the step before, and one micro-batch without any target that counts makes the loss `nan`. Repair all three.
 
 `model(x, y)` returns (logits, mean loss of this micro-batch). `add_up(model, micro_batches)` leaves the gradient in the model, and returns the mean loss of all, a tensor
-without gradient. `nanogpt.gpt.train.train_step` does this; write your own. Let each micro-batch pass through the model once.
+without gradient. `nanogpt.training.train_step` does this; write your own. Let each micro-batch pass through the model once.
 
 <details><summary>Hint 1</summary>
 
@@ -50,7 +50,7 @@ The mean of no numbers is 0/0, and 0 · nan is nan. A micro-batch without a targ
 
 # %%
 #| solution 15-1
-#| forbids nanogpt.gpt.train.train_step
+#| forbids nanogpt.training.train_step
 def add_up(model: nn.Module, micro_batches: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Leaves the gradient of the mean loss over all targets of [(x, y), …] in the model; returns that mean."""
     ### BEGIN SOLUTION
@@ -372,7 +372,7 @@ def check_schedule(schedule) -> None:
 
 # %%
 #| check 15-5
-from nanogpt.gpt.optim import cosine, wsd
+from nanogpt.optim import cosine, wsd
 
 
 def says(schedule) -> str:

@@ -17,7 +17,7 @@ from itertools import pairwise
 import regex
 
 from course.variants import variant
-from nanogpt.text.tokenizer import GPT2_PATTERN
+from nanogpt.tokenizer import GPT2_PATTERN
 
 # %% [markdown]
 r"""

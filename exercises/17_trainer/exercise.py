@@ -20,7 +20,7 @@ from torch import nn
 
 from course.crash import Disk
 from course.variants import variant
-from nanogpt.text.shards import permutation
+from nanogpt.shards import permutation
 
 # %% [markdown]
 r"""

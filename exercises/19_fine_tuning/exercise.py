@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from course.variants import variant
-from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.model import GPTConfig, num_params
 
 # %% [markdown]
 r"""

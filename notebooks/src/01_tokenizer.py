@@ -18,9 +18,8 @@ keep the other 500 for a test. (The functions that the cell imports from `course
 """
 
 # %%
-#| default_exp text.tokenizer
-#| doc text.bpe: Byte pair encoding: merges learned from chunks of bytes, and a chunk's ids by them.
-#| doc text.tokenizer: Text to ids and back as GPT-2 does it: chunks, special tokens, files.
+#| default_exp tokenizer
+#| doc tokenizer: Byte-level BPE as in GPT-2: merges learned from text, text to ids and back, special tokens, files.
 from pathlib import Path
 
 from course.figures import tokenizer as figures
@@ -110,7 +109,7 @@ id:
 
 
 # %%
-#| export text.bpe
+#| export
 def replace(ids: list, pair: tuple, new) -> list:
     """`ids` with every occurrence of `pair`, taken from left to right, replaced by `new`."""
     out, i = [], 0
@@ -140,7 +139,7 @@ also imports `defaultdict`, a dictionary with a default for a missing key, which
 """
 
 # %%
-#| export text.bpe
+#| export
 from collections import Counter, defaultdict
 from itertools import pairwise
 
@@ -213,7 +212,7 @@ To read the result, we compute the bytes of each id, as in the example above. We
 
 
 # %%
-#| export text.bpe
+#| export
 def spell(merges: list[tuple[int, int]]) -> list[bytes]:
     """The bytes behind every id: 256 single ones, then one string for each merge."""
     vocab = [bytes([i]) for i in range(256)]
@@ -326,7 +325,7 @@ have removed the pair from one of them. Then `replace` changes nothing, and the 
 
 
 # %%
-#| export text.bpe
+#| export
 #| blank learn_merges: take the most frequent pair; in each word that has it, take the old pairs out, replace, put the new ones in
 def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
     """At most `n` merges of byte-level BPE; merge k makes id 256 + k (Sennrich et al. 2016, §3.2).
@@ -416,7 +415,7 @@ number `len(ranks)`, which is larger than every rank.)
 
 
 # %%
-#| export text.bpe
+#| export
 #| blank merge_chunk: start from single bytes; while two neighbours, joined, have a rank, replace the pair of the lowest rank
 def merge_chunk(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
     """The ids of one chunk: merge the neighbours whose joined bytes have the lowest rank, until none have one."""
@@ -897,8 +896,8 @@ trainer on your machine.
 
 ## Checkpoint
 
-If both files pass this chapter's tests, the algorithm becomes `nanogpt/text/bpe.py`, and the tokenizer becomes
-`nanogpt/text/tokenizer.py`.
+If both files pass this chapter's tests, the algorithm becomes `nanogpt/tokenizer.py`, and the tokenizer becomes
+`nanogpt/tokenizer.py`.
 """
 
 # %%

@@ -12,9 +12,8 @@ Then we write the program that tells the stories, and with it we compute the flo
 """
 
 # %%
-#| default_exp corpora.corpus
-#| doc corpora.grammar: The grammar of the stories: its text, and the parts that its lines are made of.
-#| doc corpora.corpus: Stories from a grammar whose every choice is known, so that the floor of a loss is known.
+#| default_exp stories
+#| doc stories: The generated stories: a grammar that writes them, their exact log-probability, and the floor that no model beats.
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +21,7 @@ from types import SimpleNamespace
 
 from course.figures import corpus as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.tokenizer import BPETokenizer
 
 # %%
 #| export
@@ -227,13 +226,11 @@ section "Telling a story".)
 """
 
 # %%
-#| export corpora.grammar
+#| export
 import re
 from collections import namedtuple
 from functools import cache
-from pathlib import Path
-
-import nanogpt
+from importlib.resources import files
 
 Text = namedtuple("Text", "words")  # said as it is
 Pick = namedtuple("Pick", "symbol")  # one of the symbol's lines
@@ -244,7 +241,7 @@ Part = Text | Pick | Draw | Recall | Count
 
 
 # %%
-#| export corpora.grammar
+#| export
 def parse(inside: str) -> Part:
     """The part for a text between two braces."""
     if ":" in inside:
@@ -271,7 +268,7 @@ keeps the result of a function, so that each line is cut only once.)
 
 
 # %%
-#| export corpora.grammar
+#| export
 @cache
 def read_rules(grammar: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
@@ -288,7 +285,7 @@ def rules() -> dict[str, list[str]]:
 
 
 # %%
-#| export corpora.grammar
+#| export
 @cache
 def alternatives(symbol: str) -> list[list[Part]]:
     """A symbol's lines, each cut into parts."""
@@ -317,7 +314,7 @@ Numbers are words in our stories, so the program needs a function that adds numb
 """
 
 # %%
-#| export corpora.grammar
+#| export
 NUMBERS = [
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
     "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen",
@@ -543,13 +540,13 @@ The three numbers agree. The last one is a mean over a sample, so it is only clo
 ## The stories of this course
 
 Now we take the grammar of the course. It is larger, but the notation and the code are the same. Its lines are in the
-file `data/grammar.txt`, and its pools are below. A story follows one of seven plots. In each of them, facts come back
+file `nanogpt/resources/grammar.txt`, and its pools are below. A story follows one of seven plots. In each of them, facts come back
 later: who was there, what they had and how many. In one plot a promise comes back as well.
 """
 
 # %%
-#| export corpora.grammar
-FILE = Path(nanogpt.__file__).resolve().parents[1] / "data" / "grammar.txt"
+#| export
+FILE = files("nanogpt") / "resources/grammar.txt"
 POOLS = {  # entries are separated by commas, an entry's forms by slashes
     "girl": "Anna, Clara, Ella, Emma, Ida, Julia, Lucy, Mia, Nora, Rosa, Sara, Zoe",
     "boy": "Ben, Carl, Dan, Finn, Hugo, Jack, Leo, Max, Noah, Otto, Sam, Tom",
@@ -588,7 +585,7 @@ sum of both.
 
 
 # %%
-#| export corpora.grammar
+#| export
 def check(lines: list[str], where: str) -> None:
     """ValueError if a line is there twice, or if a brace has no partner."""
     for line in lines:
@@ -803,7 +800,7 @@ To explore:
   pairs in the held-out stories has it never seen?
 - **Another score.** In the weather's mean loss, use the probability that the model gave instead of −log of it (the
   larger the better). Which q is best now? So why is the logarithm the right choice?
-- **One more fact.** In `data/grammar.txt`, let the girl wear a coloured hat in `{open}` and be called "the girl with
+- **One more fact.** In `nanogpt/resources/grammar.txt`, let the girl wear a coloured hat in `{open}` and be called "the girl with
   the green hat" in `{close}`. By how much does the entropy rise, by hand? Does the test that finds two readings still
   pass?
 - **Too much.** Put "twelve" into `many`. Which sentence breaks, and after how many stories? What is the largest

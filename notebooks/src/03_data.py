@@ -13,10 +13,10 @@ never still makes batches, and the loss can still fall. So we will look for laws
 """
 
 # %%
-#| default_exp text.data
-#| doc text.files: Files that are complete or not there.
-#| doc text.shards: Token ids on disk in llm.c's format, with a manifest that says what they are.
-#| doc text.data: Batches from shards: no token lost, none seen twice, resumed at exactly the same token.
+#| default_exp data
+#| doc files: Files that are complete or not there.
+#| doc shards: Token ids on disk in llm.c's format, with a manifest that says what they are.
+#| doc data: Batches from shards: no token lost, none seen twice, resumed at exactly the same token.
 import tempfile
 from collections import Counter
 
@@ -24,11 +24,11 @@ import numpy as np
 
 from course.figures import data as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import Story, entropy, stories
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.stories import Story, entropy, stories
+from nanogpt.tokenizer import BPETokenizer
 
 # %%
-#| export text.files
+#| export files
 import json
 import os
 import shutil
@@ -111,7 +111,7 @@ PyTorch wants tensors of the type int64, on the device where the model is:
 """
 
 # %%
-#| export text.data
+#| export
 from pathlib import Path
 
 import numpy as np
@@ -146,7 +146,7 @@ permissions of the old one.)
 
 
 # %%
-#| export text.files
+#| export files
 @contextmanager
 def atomically(path: str | os.PathLike) -> Iterator:
     """Open a file for writing bytes. It gets its name when it is complete; until then the old file stays as it was."""
@@ -179,7 +179,7 @@ of the format, and the number of tokens that follow.
 """
 
 # %%
-#| export text.shards
+#| export shards
 import hashlib
 import json
 from pathlib import Path
@@ -198,7 +198,7 @@ def shard_header(n: int) -> bytes:
 
 
 # %%
-#| export text.shards
+#| export shards
 def write_shard(path: str | Path, tokens) -> None:
     """Write token ids as a shard in llm.c's format, atomically. ValueError if they do not fit into uint16."""
     tokens = np.asarray(tokens)
@@ -229,7 +229,7 @@ checks: the magic number, the version, and whether the file is as long as its he
 
 
 # %%
-#| export text.shards
+#| export shards
 def read_shard(path: str | Path) -> np.ndarray:
     """The tokens of a shard, a read-only uint16 memory map. ValueError if it is another file, or a damaged one."""
     with open(path, "rb") as file:
@@ -263,7 +263,7 @@ u < 0.05 is in val, one with 0.05 ≤ u < 0.10 is in test, and all others are in
 
 
 # %%
-#| export text.shards
+#| export shards
 #| blank split_of: read eight bytes of the hash as a number from 0 to 1 and compare it with the fractions
 def split_of(sha256: bytes, val: float, test: float) -> str:
     """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
@@ -294,7 +294,7 @@ which tokenizer made the ids, and how many tokens are in which file. Two functio
 
 
 # %%
-#| export text.shards
+#| export shards
 def file_sha256(path: str | Path) -> str:
     """Hex SHA-256 of a file."""
     with open(path, "rb") as file:
@@ -317,7 +317,7 @@ The fingerprint from chapter 01 and the hash of the file are what a reader can c
 
 
 # %%
-#| export text.shards
+#| export shards
 def save_manifest(folder: str | Path, manifest: dict) -> dict:
     """Write folder/manifest.json, atomically; returns what it says."""
     save_json(Path(folder) / "manifest.json", manifest)
@@ -349,7 +349,7 @@ again quickly, so we accept that here. In chapter 16 the manifest is used to che
 """
 
 # %%
-#| export corpora.corpus
+#| export stories
 import hashlib
 
 
@@ -376,7 +376,7 @@ def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
 
 
 # %%
-#| export corpora.corpus
+#| export stories
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -387,7 +387,7 @@ def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, se
 
     tokenizer: by default the one that chapter 01 left in the folder above, or the same one, trained here.
     """
-    from nanogpt.text.tokenizer import BPETokenizer  # here: telling stories needs no packages
+    from nanogpt.tokenizer import BPETokenizer  # here: telling stories needs no packages
 
     folder = Path(folder)
     if tokenizer is None and (folder.parent / "tokenizer.json").exists():
@@ -423,7 +423,7 @@ indices by these numbers.)
 
 
 # %%
-#| export text.shards
+#| export shards
 #| blank permutation: draw n raw numbers with this key and sort their indices by them
 def permutation(n: int, *key: int) -> np.ndarray:
     """A permutation of range(n) that depends on nothing but the key, numbers from 0 on."""
@@ -461,7 +461,7 @@ the manifest for the class below. The hashes that it returns are used from chapt
 
 
 # %%
-#| export text.shards
+#| export shards
 def document_starts(tokens: np.ndarray, eot: int) -> np.ndarray:
     """Where documents begin: at every `<|endoftext|>`, and at 0, where the rest of a longer document may be."""
     starts = np.flatnonzero(tokens == eot)
@@ -504,7 +504,7 @@ others again if they depend on it, and says so.)
 
 
 # %%
-#| export text.data
+#| export
 class BatchStream:
     """Batches from an endless stream of tokens, dealt to ranks so that each token is an input once an epoch."""
 
@@ -537,7 +537,7 @@ shard i, so that no two orders are equal.) `next_batch` then cuts these tokens i
 
 
 # %%
-#| export text.data
+#| export
 class BatchStream(BatchStream):
     def read(self, start: int, n: int) -> np.ndarray:
         """Tokens start to start + n of the stream, which may lie in several shards and epochs."""
@@ -557,7 +557,7 @@ class BatchStream(BatchStream):
 
 
 # %%
-#| export text.data
+#| export
 #| blank BatchStream.next_batch: x is each row without its last token, y is each row without its first
 class BatchStream(BatchStream):
     def rows(self) -> np.ndarray:  # (B, T + 1): the last token of each is the first of the next
@@ -639,7 +639,7 @@ shard ends, and `searchsorted` finds the shard of a document. At the end of a sh
 
 
 # %%
-#| export text.data
+#| export
 class DocumentStream(BatchStream):
     """Batches whose rows each begin with a document and run on into the next. Each begins one row an epoch."""
 
@@ -694,7 +694,7 @@ was made from the class before.)
 
 
 # %%
-#| export text.data
+#| export
 class BatchStream(BatchStream):
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this place, with any B, T and number of ranks."""

@@ -13,8 +13,8 @@ many, and you can watch it do so.
 """
 
 # %%
-#| default_exp gpt.attention
-#| doc gpt.attention: Causal self-attention, from weights over the past to many heads.
+#| default_exp model
+#| doc model: Causal self-attention, from weights over the past to many heads.
 from types import SimpleNamespace
 
 import torch

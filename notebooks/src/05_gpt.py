@@ -15,8 +15,7 @@ you can find many bugs before the first step of training.
 """
 
 # %%
-#| default_exp gpt.model
-#| doc gpt.model: GPT-2: the model, its initialisation, and counts of its parameters and FLOPs.
+#| default_exp model
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +26,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course.figures import gpt as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import stories
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.model import CausalSelfAttention, head_size
+from nanogpt.stories import stories
+from nanogpt.tokenizer import BPETokenizer
 
 show(figures.architecture(), alt="GPT-2 as a stream to which attention and MLP add in each block.")
 
@@ -103,8 +103,6 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from nanogpt.gpt.attention import CausalSelfAttention, head_size
 
 
 class MLP(nn.Module):
@@ -782,7 +780,7 @@ is most of the work. Chapters 09 and 12 measure how much *time* it takes.
 
 ## Checkpoint
 
-The checkpoint writes the exported cells to `nanogpt/gpt/model.py`. Chapter 06 fills the model with OpenAI's weights, and chapter 07 trains it.
+The checkpoint writes the exported cells to `nanogpt/model.py`. Chapter 06 fills the model with OpenAI's weights, and chapter 07 trains it.
 """
 
 # %%

@@ -20,8 +20,8 @@ the mistake, and learn a test that finds such mistakes. Here is why the file alo
 """
 
 # %%
-#| default_exp gpt.pretrained
-#| doc gpt.pretrained: GPT-2's weights from Hugging Face's files, and back.
+#| default_exp pretrained
+#| doc pretrained: GPT-2's weights from Hugging Face's files, and back.
 from copy import deepcopy
 
 import numpy as np
@@ -30,7 +30,7 @@ from safetensors.torch import load_file
 from course.figures import pretrained as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.numpy_gpt2 import apart, oracle, six_mistakes, write_checkpoint
-from nanogpt.gpt.model import num_params
+from nanogpt.model import num_params
 
 # %%
 #| export
@@ -40,7 +40,7 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.model import GPT, GPTConfig
 
 # %% [markdown]
 r"""
@@ -364,7 +364,7 @@ halfway, no half-written file is left under the final name.
 #| export
 from safetensors.torch import save_file
 
-from nanogpt.text.files import atomically, save_json
+from nanogpt.files import atomically, save_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -712,7 +712,7 @@ was shown on the small file with random weights. The same loop reads the real fi
 """
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.tokenizer import BPETokenizer
 
 try:
     real, tokenizer = from_hf("openai-community/gpt2"), BPETokenizer.gpt2()
@@ -730,7 +730,7 @@ another ε in its LayerNorms. A comparison of the logits with those of another p
 
 ## Checkpoint
 
-The checkpoint writes `nanogpt/gpt/pretrained.py` and runs the chapter's tests. Where `transformers` is installed, they compare logits, losses
+The checkpoint writes `nanogpt/pretrained.py` and runs the chapter's tests. Where `transformers` is installed, they compare logits, losses
 and the gradients of all parameters with it, at several sizes.
 """
 

@@ -11,11 +11,11 @@ Chapter 07b then looks at what the model has learned.
 """
 
 # %%
-#| default_exp gpt.train
-#| doc gpt.train: The training step and the loop around it.
-#| doc gpt.optim: The learning rate as a function of the step, and the optimizer of a run.
-#| doc gpt.weights: A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
-#| doc evals.losses: How good a model is, measured on text that it was not trained on.
+#| default_exp training
+#| doc training: The training step and the loop around it.
+#| doc optim: The learning rate as a function of the step, and the optimizer of a run.
+#| doc weights: A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
+#| doc evaluate: How good a model is, measured on text that it was not trained on.
 import textwrap
 import time
 from dataclasses import replace
@@ -26,12 +26,12 @@ import numpy as np
 from course.figures import training as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.stand_in import without_mask
-from nanogpt.corpora.corpus import ensure_corpus, floor_per_token, readings, stories
+from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.gpt.model import GPTConfig, num_params
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import document_starts, open_shards, read_shard
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.model import GPTConfig, num_params
+from nanogpt.shards import document_starts, open_shards, read_shard
+from nanogpt.stories import ensure_corpus, floor_per_token, readings, stories
+from nanogpt.tokenizer import BPETokenizer
 
 # %%
 #| export
@@ -41,7 +41,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nanogpt.gpt.model import GPT
+from nanogpt.model import GPT
 
 # %% [markdown]
 r"""
@@ -246,7 +246,7 @@ What is the mean loss of their tokens? Three things need care:
 
 
 # %%
-#| export evals.losses
+#| export evaluate
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -254,12 +254,12 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from nanogpt.gpt.model import GPT
-from nanogpt.text.shards import document_starts
+from nanogpt.model import GPT
+from nanogpt.shards import document_starts
 
 
 # %%
-#| export evals.losses
+#| export evaluate
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
     """Dropout off within the block, and each module's mode restored after it; gives the model's device."""
@@ -273,7 +273,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
 
 
 # %%
-#| export evals.losses
+#| export evaluate
 @torch.no_grad()
 def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int) -> float:
     """Mean loss in nats per token of whole documents, one at a time, in pieces of block_size where one is longer."""
@@ -340,7 +340,7 @@ tokens: `ends` is the place in the text at which each token ends, and `searchsor
 
 
 # %%
-#| export evals.losses
+#| export evaluate
 @torch.no_grad()
 def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:
     """The share of who-has-how-many answers whose every token is the model's first choice, given all before it.
@@ -561,7 +561,7 @@ slowly at the beginning. We train without it here; chapter 15 adds it.
 
 
 # %%
-#| export gpt.optim
+#| export optim
 #| blank wsd: the steps that are left, as a part of the steps in which the rate falls, but never more than 1
 def wsd(step: int, steps: int, *, decay: float = 0.3) -> float:
     """The factor of the learning rate: 1, and over the last `decay` of the steps linearly to 0."""
@@ -757,7 +757,7 @@ hash is for.
 
 
 # %%
-#| export gpt.weights
+#| export weights
 import hashlib
 import json
 from dataclasses import asdict
@@ -765,12 +765,12 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from nanogpt.gpt.model import GPT
-from nanogpt.text.files import atomically, save_json
+from nanogpt.files import atomically, save_json
+from nanogpt.model import GPT
 
 
 # %%
-#| export gpt.weights
+#| export weights
 WEIGHTS = "model.safetensors"
 
 

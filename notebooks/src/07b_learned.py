@@ -11,7 +11,7 @@ that the model still loads, without any error, and is quietly worse.
 """
 
 # %%
-#| default_exp gpt.weights
+#| default_exp weights
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -22,12 +22,12 @@ import torch.nn.functional as F
 from course.figures import training as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.stand_in import small_model
-from nanogpt.corpora.corpus import ensure_corpus, floor_per_token, stories
 from nanogpt.device import pick_device
-from nanogpt.evals.losses import answer_accuracy, evaluate, evaluating
-from nanogpt.gpt.weights import WEIGHTS, digest, save_model
-from nanogpt.text.files import save_json
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.evaluate import answer_accuracy, evaluate, evaluating
+from nanogpt.files import save_json
+from nanogpt.stories import ensure_corpus, floor_per_token, stories
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.weights import WEIGHTS, digest, save_model
 
 # %%
 #| export
@@ -38,7 +38,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.model import GPT, GPTConfig
 
 # %% [markdown]
 r"""

@@ -13,13 +13,12 @@ and the tokens stay the same.
 """
 
 # %%
-#| default_exp gpt.sample
-#| doc gpt.sample: Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
-#| doc gpt.cache: Keys and values of the past, kept: the model reads every token once.
+#| default_exp sampling
+#| doc sampling: Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
 from course.figures import sampling as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.stand_in import fastest, trained_model
-from nanogpt.corpora.corpus import ensure_corpus, readings, stories
+from nanogpt.stories import ensure_corpus, readings, stories
 
 # %%
 #| export
@@ -32,9 +31,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanogpt.device import pick_device
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.weights import load_model
-from nanogpt.text.tokenizer import EOT, BPETokenizer
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.tokenizer import EOT, BPETokenizer
+from nanogpt.weights import load_model
 
 # %% [markdown]
 r"""
@@ -321,7 +320,7 @@ each text, these positions in all heads. Its shape is (B, T, n_head, d), so `k` 
 
 
 # %%
-#| export gpt.cache
+#| export
 #| blank attend: write k and v to their places `at`, then attend to all S places, masked by `visible`
 from collections.abc import Sequence
 from functools import partial
@@ -330,8 +329,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.evals.losses import evaluating
-from nanogpt.gpt.model import GPT
+from nanogpt.evaluate import evaluating
+from nanogpt.model import GPT
 
 
 def attend(
@@ -354,7 +353,7 @@ arguments of a function and leaves the rest, q, k and v, to the model. Ignore th
 
 
 # %%
-#| export gpt.cache
+#| export
 class KVCache:
     """Keys and values of B texts, each (n_layer, B, n_head, size, d); `lengths`: how many tokens of each are stored."""
 
@@ -380,7 +379,7 @@ class KVCache:
 
 
 # %%
-#| export gpt.cache
+#| export
 @torch.no_grad()
 def read(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
     """Read the new tokens of each text into the cache; logits (B, vocab_size) after each text. Dropout is off."""
@@ -520,7 +519,7 @@ of the window. Each written token then costs one token that is read again, and r
 
 
 # %%
-#| export gpt.cache
+#| export
 def next_logits(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tensor:
     """Logits (B, V) after each text, reading what is new; a window of block_size that is full restarts with its last half."""
     limit = model.config.block_size
@@ -721,7 +720,7 @@ of a character until the rest arrives.
 import codecs
 from argparse import ArgumentParser, Namespace
 
-from nanogpt.gpt.pretrained import from_hf, read_json
+from nanogpt.pretrained import from_hf, read_json
 
 
 def as_text(tokens: Iterator[int], tokenizer: BPETokenizer) -> Iterator[str]:

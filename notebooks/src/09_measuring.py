@@ -13,9 +13,8 @@ lost.
 """
 
 # %%
-#| default_exp speed.roofline
-#| doc speed.roofline: A clock, what a device can do at most as measured, and what its data sheet promises.
-#| doc speed.work: What a training step must compute, move and keep, predicted from the model's shape and counted.
+#| default_exp roofline
+#| doc roofline: A clock, what a device can do at most as measured, and what its data sheet promises.
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from statistics import fmean, median
@@ -25,7 +24,7 @@ import torch
 from course.figures import measuring as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.gpt.model import GPT, SIZES, GPTConfig
+from nanogpt.model import GPT, SIZES, GPTConfig
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -642,9 +641,9 @@ model's own products. So a program that computes something twice, or computes so
 predict("09.2", "share of the measured peak that a step reaches", guess=None, unit="%")
 
 # %%
-#| export speed.work
+#| export
 #| blank mfu: the FLOP/s that were reached, as a share of the peak; refuse what is not positive
-from nanogpt.gpt.model import GPTConfig, flops_per_token
+from nanogpt.model import GPTConfig, flops_per_token
 
 
 def step_flops(config: GPTConfig, B: int, T: int) -> int:

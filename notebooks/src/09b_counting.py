@@ -12,7 +12,7 @@ chapters on speed use these counts: each of them makes one of the numbers smalle
 """
 
 # %%
-#| default_exp speed.work
+#| default_exp roofline
 import os
 import re
 from collections import Counter
@@ -24,9 +24,10 @@ from torch.profiler import ProfilerActivity, profile
 from course.figures import measuring as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.gpt.model import GPT, SIZES, GPTConfig, num_params
-from nanogpt.speed.roofline import faster, measure, measure_roofline, synchronize
-from nanogpt.speed.work import mfu, step_flops
+from nanogpt.model import GPT, SIZES, GPTConfig, num_params
+from nanogpt.roofline import Roofline, measure
+from nanogpt.roofline import faster, measure, measure_roofline, synchronize
+from nanogpt.roofline import mfu, step_flops
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -216,7 +217,7 @@ def elementwise_work(config: GPTConfig, B: int, T: int, width: int = 4, fused: b
 
 # %%
 #| export
-from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.model import GPTConfig, num_params
 
 PRODUCTS = ("qkv", "attention", "proj", "mlp", "head")  # the parts that consist of matrix products
 
@@ -433,7 +434,7 @@ predict("09b.3", "measured time of a step over the roofline's", guess=None, unit
 def predict_step(
     config: GPTConfig, B: int, T: int, roofline, dtype: str = "float32", fused: bool = False
 ) -> dict[tuple[str, str], float]:
-    """(part, phase) -> seconds that a nanogpt.speed.roofline.Roofline allows for `step_work`. Its sum predicts the step.
+    """(part, phase) -> seconds that a nanogpt.roofline.Roofline allows for `step_work`. Its sum predicts the step.
 
     dtype names the roofline's rate for PRODUCTS; with a 16-bit one their numbers have two bytes.
     """
@@ -541,8 +542,6 @@ for the bytes.
 #| export
 from typing import NamedTuple
 
-from nanogpt.speed.roofline import Roofline, measure
-
 
 class Fractions(NamedTuple):
     """What the kernels of a step reach: a share of a roofline's FLOP/s, and a share of its bytes/s."""
@@ -608,7 +607,7 @@ the price: filling a new tensor, minus filling an old one.
 
 
 # %%
-#| export speed.roofline
+#| export
 import mmap
 
 PAGE = mmap.PAGESIZE  # bytes: 4096 on most systems, 16384 on Apple silicon

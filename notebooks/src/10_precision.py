@@ -13,23 +13,23 @@ at all, and to weights in 16 bits.
 """
 
 # %%
-#| default_exp gpt.precision
-#| doc gpt.precision: One word for how a run uses number formats: float32, tf32, bf16, fp16 or bf16-masters.
-#| doc drills.formats: Number formats bit by bit: what rounding to them does, as a definition for study.
+#| default_exp precision
+#| doc precision: One word for how a run uses number formats: float32, tf32, bf16, fp16 or bf16-masters.
+#| doc labs.drills.formats: Number formats bit by bit: what rounding to them does, as a definition for study.
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from course.figures import precision as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.data import BatchStream
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.evals.losses import evaluating
-from nanogpt.gpt.model import GPT, SIZES, GPTConfig
-from nanogpt.gpt.train import both_finite, target_shares
-from nanogpt.speed.roofline import faster, matmul_formats
-from nanogpt.text.data import BatchStream
-from nanogpt.text.shards import document_starts, open_shards
+from nanogpt.evaluate import evaluating
+from nanogpt.model import GPT, SIZES, GPTConfig
+from nanogpt.roofline import faster, matmul_formats
+from nanogpt.shards import document_starts, open_shards
+from nanogpt.stories import ensure_corpus
+from nanogpt.training import both_finite, target_shares
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -104,7 +104,7 @@ called *subnormal* numbers.
 """
 
 # %%
-#| export drills.formats
+#| export labs.drills.formats
 import math
 
 import torch
@@ -169,7 +169,7 @@ round to an integer (a tie goes to the even one), multiply by the distance.
 
 
 # %%
-#| export drills.formats
+#| export labs.drills.formats
 #| blank spacing: the exponent of x, at least the smallest normal one, minus the bits of the mantissa
 #| blank round_to: measure x in gaps, round, scale back; beyond the largest number it becomes infinite
 def spacing(x: Tensor, form: Format) -> Tensor:
@@ -363,7 +363,7 @@ A device may lack a precision. Then one sentence says why.
 #| export
 import torch
 
-from nanogpt.speed.roofline import matmul_flops, matmul_formats
+from nanogpt.roofline import matmul_flops, matmul_formats
 
 PRECISIONS = {
     "float32": None,
@@ -465,7 +465,7 @@ Chapter 07's `train_step` now takes the word. The forward pass runs under `autoc
 
 
 # %%
-#| export gpt.train
+#| export training
 #| grows train_step
 def train_step(model: GPT, optimizer, batches, precision="float32") -> Tensor:
     """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
@@ -496,7 +496,7 @@ r"""
 
 
 # %%
-#| export evals.losses
+#| export evaluate
 #| grows evaluate
 from collections.abc import Iterable
 
@@ -534,7 +534,7 @@ exponent, this is just right: the number was rounded up to the next power of two
 
 
 # %%
-#| export drills.formats
+#| export labs.drills.formats
 def to_tf32(x: Tensor) -> Tensor:
     """float32 x with its mantissa rounded to 10 bits, nearest, ties to even: a model of a TF32 product's input.
 
@@ -558,7 +558,7 @@ for dtype in (torch.bfloat16, torch.float16):
 print(f"{len(patterns):,} bit patterns: TF32 by its definition, bfloat16 and float16 as PyTorch rounds them")
 
 # %%
-#| export drills.formats
+#| export labs.drills.formats
 from contextlib import nullcontext
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -583,7 +583,7 @@ class Emulated(TorchDispatchMode):
 
 
 # %%
-#| export drills.formats
+#| export labs.drills.formats
 def emulation(precision: str):
     """A context in which products behave as in this precision, on any device, forward and backward."""
     if precision == "float32":

@@ -11,7 +11,7 @@ bfloat16, most updates are too small to change them. The remedy is to keep a flo
 """
 
 # %%
-#| default_exp gpt.precision
+#| default_exp precision
 import csv
 import math
 from functools import partial
@@ -20,14 +20,14 @@ import torch
 
 from course.figures import precision as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.data import BatchStream
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.drills.formats import FORMATS, Emulated, emulation, round_to
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.precision import autocast, why_not
-from nanogpt.gpt.train import both_finite, target_shares
-from nanogpt.text.data import BatchStream
-from nanogpt.text.shards import open_shards
+from nanogpt.labs.drills.formats import FORMATS, Emulated, emulation, round_to
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.precision import autocast, why_not
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus
+from nanogpt.training import both_finite, target_shares
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -188,7 +188,7 @@ looks at their norm, and tells the scaler. The update is made only if the gradie
 
 
 # %%
-#| export gpt.train
+#| export training
 from torch import Tensor
 
 
@@ -206,7 +206,7 @@ def gradient_is_fine(model: GPT, loss: Tensor, scaler: LossScaler | None) -> boo
 
 
 # %%
-#| export gpt.train
+#| export training
 #| grows train_step
 def train_step(model: GPT, optimizer, batches, precision="float32", *, scaler=None) -> Tensor:
     """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
@@ -427,7 +427,7 @@ well, and half as large. The update is AdamW's formula on float32 numbers, follo
 
 
 # %%
-#| export
+#| export optim
 #| blank adamw_update: update both moments and decay the master, step it, then copy it into the weight
 def adamw_update(weight, grad, master, m, v, rates, beta1: float, beta2: float, eps: float) -> None:
     """AdamW on the float32 master, rounded into the weight; in place (Loshchilov & Hutter 2019, algorithm 2).
@@ -461,7 +461,7 @@ parameters views of it. So an update of the whole group is one call, which a com
 
 
 # %%
-#| export
+#| export optim
 class MasterAdamW(torch.optim.Optimizer):
     """AdamW that turns its parameters to bfloat16 and keeps float32 masters and moments of them.
 
@@ -486,7 +486,7 @@ class MasterAdamW(torch.optim.Optimizer):
 
 
 # %%
-#| export
+#| export optim
 class MasterAdamW(MasterAdamW):
     @torch.no_grad()
     def step(self) -> None:
@@ -509,7 +509,7 @@ A run that is resumed must get its masters back, not the rounded weights:
 
 
 # %%
-#| export
+#| export optim
 class MasterAdamW(MasterAdamW):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict) -> None:

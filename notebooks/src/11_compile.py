@@ -33,10 +33,10 @@ from course.figures import compile as figures
 from course.machine.kernels import why_no_kernels
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.gpt.model import GPT, MLP, GPTConfig, check_ids
-from nanogpt.gpt.sample import generate
-from nanogpt.speed.roofline import faster, measure, synchronize, timings
-from nanogpt.speed.work import saved_bytes
+from nanogpt.model import GPT, MLP, GPTConfig, check_ids
+from nanogpt.roofline import faster, measure, synchronize, timings
+from nanogpt.roofline import saved_bytes
+from nanogpt.sampling import generate
 
 # %% tags=["nbval-ignore-output"]
 warnings.filterwarnings("ignore", message="TensorFloat32")  # off on purpose: this chapter is about float32

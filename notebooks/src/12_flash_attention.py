@@ -13,8 +13,8 @@ looks at PyTorch's own kernels, which do the same, and measures them.
 """
 
 # %%
-#| default_exp speed.flash
-#| doc speed.flash: Attention in tiles with an online softmax: no T×T matrix.
+#| default_exp labs.kernels.flash
+#| doc labs.kernels.flash: Attention in tiles with an online softmax: no T×T matrix.
 from functools import partial
 
 import torch
@@ -23,9 +23,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from course.figures import flash_attention as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import seed_everything
-from nanogpt.gpt.attention import attention_weights
-from nanogpt.speed.roofline import peak_of
-from nanogpt.speed.work import saved_bytes
+from nanogpt.model import attention_weights
+from nanogpt.roofline import peak_of
+from nanogpt.roofline import saved_bytes
 
 g = seed_everything(0)
 torch.set_printoptions(precision=3, sci_mode=False)

@@ -11,7 +11,7 @@ find out what we get. Then we measure what it saves: memory, time, and the peak 
 """
 
 # %%
-#| default_exp speed.flash
+#| default_exp labs.kernels.flash
 import math
 import warnings
 from functools import partial
@@ -23,12 +23,12 @@ from torch.nn.attention.bias import causal_lower_right
 from course.figures import flash_attention as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.gpt.attention import attention_weights
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.precision import why_not
-from nanogpt.speed.flash import flash_attention
-from nanogpt.speed.roofline import faster, measure
-from nanogpt.speed.work import memory_by_category, saved_bytes
+from nanogpt.labs.kernels.flash import flash_attention
+from nanogpt.model import attention_weights
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.precision import why_not
+from nanogpt.roofline import faster, measure
+from nanogpt.roofline import memory_by_category, saved_bytes
 
 # %% tags=["nbval-ignore-output"]
 device, g = pick_device(), seed_everything(0)
@@ -194,7 +194,7 @@ and every release, and we add them up.
 """
 
 # %%
-#| export speed.work
+#| export roofline
 #| blank memory_levels: profile the call with memory; sort the "[memory]" events by time and add up their bytes
 import os
 from collections.abc import Callable
@@ -216,7 +216,7 @@ def memory_levels(call: Callable[[], object]) -> list[tuple[int, int]]:
 
 
 # %%
-#| export speed.work
+#| export roofline
 def peak_memory(call: Callable[[], object], device: torch.device) -> int:
     """Bytes that `call` needs at most, above what is allocated when it starts. On cuda and cpu; ValueError elsewhere."""
     if device.type == "cuda":

@@ -11,8 +11,8 @@ which of the speed-ups of chapters 10 to 13 your machine has. Chapter 14 puts th
 """
 
 # %%
-#| default_exp speed.rungs
-#| doc speed.rungs: The speed-ups as rungs of a ladder: which of them a device can do, and what each changes in a training step.
+#| default_exp labs.ladder.rungs
+#| doc labs.ladder.rungs: The speed-ups as rungs of a ladder: which of them a device can do, and what each changes in a training step.
 from argparse import Namespace
 from functools import partial
 
@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from course.figures import nice_numbers as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.gpt.model import GPT, GPTConfig, num_params
-from nanogpt.gpt.precision import best_precision
-from nanogpt.gpt.sample import load, stream_text
-from nanogpt.gpt.train import train_step
-from nanogpt.speed.roofline import faster, measure, measure_roofline
+from nanogpt.model import GPT, GPTConfig, num_params
+from nanogpt.precision import best_precision
+from nanogpt.roofline import faster, measure, measure_roofline
+from nanogpt.sampling import load, stream_text
+from nanogpt.training import train_step
 
 # %%
 #| export
@@ -40,8 +40,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from nanogpt.gpt.precision import why_not
-from nanogpt.speed.roofline import Roofline
+from nanogpt.precision import why_not
+from nanogpt.roofline import Roofline
 
 # %%
 device = pick_device()
@@ -263,7 +263,7 @@ embedding bag, and it uses all threads.
 
 
 # %%
-#| export gpt.sample
+#| export sampling
 import math
 
 import torch
@@ -285,7 +285,7 @@ class ColumnLinear(nn.Linear):
 
 
 # %%
-#| export gpt.sample
+#| export sampling
 #| blank by_columns: store each weight transposed, with the same shape, and change the layer's class
 def by_columns(model: nn.Module) -> nn.Module:
     """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
@@ -319,7 +319,7 @@ the columns. So the command of chapter 08 grows by one line. (`tests/bench/bench
 
 
 # %%
-#| export gpt.sample
+#| export sampling
 #| grows run
 def run(args: Namespace) -> None:
     """`python -m nanogpt sample`, its options parsed: the text goes to stdout, piece by piece."""

@@ -12,31 +12,33 @@ data sheet, and some counting.
 """
 
 # %%
-#| default_exp speed.forecast
-#| doc speed.forecast: The ladder before anything is run: the time and the memory of each rung, from bytes, FLOPs and a data sheet.
+#| default_exp labs.ladder.forecast
+#| doc labs.ladder.forecast: The ladder before anything is run: the time and the memory of each rung, from bytes, FLOPs and a data sheet.
 import json
+from pathlib import Path
 
 from course.figures import ladder as figures
 from course.notebook import answer, checkpoint, predict as guess, predictions, show
-from nanogpt.gpt.model import num_params
-from nanogpt.speed.roofline import fault_seconds, peak_of
+from nanogpt.model import num_params
+from nanogpt.optim import MasterAdamW
+from nanogpt.roofline import fault_seconds, peak_of
+
+DATA = Path("../data")
 
 # %%
-#| export speed.forecast
+#| export
 import csv
 import math
-from pathlib import Path
+from importlib.resources import files
 
-import nanogpt
-from nanogpt.gpt.model import GPTConfig, num_params
-from nanogpt.gpt.precision import READS
-from nanogpt.speed.roofline import PAGE, PEAKS, Peak, Roofline, peak_of
-from nanogpt.speed.rungs import RUNGS, rungs_up_to, zipf_batches
-from nanogpt.speed.work import PRODUCTS, Fractions, step_work
+from nanogpt.labs.ladder.rungs import RUNGS, rungs_up_to, zipf_batches
+from nanogpt.model import GPTConfig, num_params
+from nanogpt.precision import READS
+from nanogpt.roofline import PAGE, PEAKS, Peak, Roofline, peak_of
+from nanogpt.roofline import PRODUCTS, Fractions, step_work
 
 # %%
-DATA = Path("../data")
-with open(DATA / "reference/build_nanogpt.csv", encoding="utf-8") as file:
+with (files("nanogpt") / "resources/build_nanogpt.csv").open(encoding="utf-8") as file:
     lecture = {row["rung"]: row for row in csv.DictReader(file)}
 show(
     figures.published(list(lecture.values())),
@@ -70,18 +72,18 @@ them, except those that a machine cannot do. Two of the rungs are for special ma
 """
 
 # %%
-#| export speed.rungs
+#| export labs.ladder.rungs
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from nanogpt.data import to_device
 from nanogpt.device import seed_everything
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.precision import LossScaler
-from nanogpt.gpt.train import train_step
-from nanogpt.text.data import to_device
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.precision import LossScaler
+from nanogpt.training import train_step
 
 # %%
 print(sorted(rungs_up_to("flash", skipped=["kept memory", "fp16"])))
@@ -93,7 +95,7 @@ The first chapters of this part have built everything that a rung needs. Three o
 """
 
 # %%
-#| export speed.rungs
+#| export labs.ladder.rungs
 WORDS = {"bf16 weights": "bf16-masters", "bf16": "bf16", "fp16": "fp16", "TF32": "tf32", "float32": "float32"}
 
 
@@ -129,12 +131,11 @@ that a run gets. Chapter 15 will let it treat matrices and biases differently.
 
 
 # %%
-#| export gpt.optim
+#| export optim
 #| blank make_optimizer: bf16-masters needs MasterAdamW; everything else torch.optim.AdamW, fused where that is asked for
 import torch
 
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.precision import MasterAdamW
+from nanogpt.model import GPT
 
 
 def make_optimizer(
@@ -172,7 +173,7 @@ The token ids come from chapter 13's `zipf_batches`: the same ids on every rung,
 
 
 # %%
-#| export speed.rungs
+#| export labs.ladder.rungs
 def compile_in_place(model: GPT, device: torch.device) -> None:
     """On a GPU the whole model and its loss; elsewhere one block, whose code all blocks share, and the head."""
     if device.type == "cuda":
@@ -190,7 +191,7 @@ Now the step itself. It is chapter 07's `train_step`, with everything that the n
 
 
 # %%
-#| export speed.rungs
+#| export labs.ladder.rungs
 def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.device) -> tuple[GPT, Callable]:
     """A model, and a function that does one training step with the rungs in `on`.
 
@@ -249,7 +250,7 @@ This halves the residual's bytes. Where blocks are compiled one by one it holds 
 """
 
 # %%
-#| export speed.forecast
+#| export
 SCORE_BYTES = {"float32": 76, "compiled": 44, "autocast": 72, "autocast on a CPU": 38, "both": 22}
 LOGIT_BYTES = {"float32": 24, "compiled": 16, "autocast": 36, "autocast on a CPU": 36, "both": 8}
 
@@ -274,7 +275,7 @@ high, and a program could beat it.
 
 
 # %%
-#| export speed.forecast
+#| export
 #| blank flash_share: (n + 1) / 2n of the tiles, and 7 products where the list counts 6
 def flash_share(T: int, tile: int = 128) -> float:
     """The share of attention's T × T products that a causal flash kernel computes, forward and backward (chapter 12)."""
@@ -293,7 +294,7 @@ With these, `work_seconds` is chapter 09b's list with some numbers replaced. It 
 
 
 # %%
-#| export speed.forecast
+#| export
 def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline) -> dict[str, float]:
     """Seconds by part of forward and backward on the roofline: chapter 09b's step_work, as the rungs in `on` change it."""
     config, way, word = for_rungs(config, on), way_of(on, roof.device), precision_of(on)
@@ -349,7 +350,7 @@ bytes and writes 2 in the forward pass, and turns the gradient back in the backw
 
 
 # %%
-#| export speed.forecast
+#| export
 def update_bytes(config: GPTConfig, on: set[str]) -> dict[str, int]:
     """Bytes that a step moves for each weight beside forward and backward, by part."""
     weights = num_params(for_rungs(config, on))
@@ -377,7 +378,7 @@ in each layer. glibc can give smaller blocks back as well, so this count is a lo
 
 
 # %%
-#| export speed.forecast
+#| export
 LARGE = 32 * 2**20  # bytes; malloc's DEFAULT_MMAP_THRESHOLD_MAX on 64-bit systems
 
 
@@ -405,7 +406,7 @@ long as the slower of the two, and starts matter only if there is little to comp
 
 
 # %%
-#| export speed.forecast
+#| export
 def kernels(config: GPTConfig, on: set[str]) -> int:
     """About how many operations a step starts in forward and backward; views are none."""
     layers = config.n_layer
@@ -423,7 +424,7 @@ Now we add everything up. `fault` and `start` are seconds, and zero means that t
 
 
 # %%
-#| export speed.forecast
+#| export
 #| blank predict: the work, bytes of the optimizer over the bandwidth, pages, and starts; a GPU's starts overlap
 def predict(
     config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline, fault: float = 0.0, start: float = 0.0
@@ -465,7 +466,7 @@ bfloat16 either: both came with the generation called Ampere, in 2020.
 
 
 # %%
-#| export speed.forecast
+#| export
 #| blank predict_ladder: predict every rung that this card can do, at the rates that its kernels reach
 SHEET = Fractions(1.0, 1.0)  # of the data sheet's rates: its limits
 
@@ -574,7 +575,7 @@ it needs temporaries about as large as the parameters (PyTorch's documentation s
 
 
 # %%
-#| export speed.forecast
+#| export
 SAVED = {
     "float32": (64, 4, 4),
     "autocast": (36, 6, 4),
@@ -611,7 +612,7 @@ all rungs in one figure:
 
 
 # %%
-#| export speed.forecast
+#| export
 REACHED = Fractions(0.74, 0.54)  # of an A100's data sheet, fitted to seven published rungs in chapter 14
 START = 5e-6  # seconds to start a kernel; an assumption, chapter 11 measures it
 
@@ -768,13 +769,13 @@ step. `fitting_batch` compares the memory of a step with the card's, and says wh
 
 
 # %%
-#| export speed.forecast
-PUBLISHED = Path(nanogpt.__file__).parents[1] / "data/reference/build_nanogpt.csv"
+#| export
+PUBLISHED = files("nanogpt") / "resources/build_nanogpt.csv"
 
 
 def published(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, float]:
     """{rung: published milliseconds} of the same step on the same GPU, where there are any."""
-    table = csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines() if PUBLISHED.exists() else [])
+    table = csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines() if PUBLISHED.is_file() else [])
     names, found = {name.lower(): name for name in RUNGS}, {}
     for row in table:
         same = peak_of(row["gpu"]) is sheet and (row["batch"], row["seq"]) == (str(B), str(T))
@@ -784,7 +785,7 @@ def published(sheet: Peak, config: GPTConfig, B: int, T: int) -> dict[str, float
 
 
 # %%
-#| export speed.forecast
+#| export
 CARD_GB = dict.fromkeys(("H100", "H100-PCIe", "H800", "A100-80GB", "A100-80GB-PCIe", "A800", "A800-PCIe"), 80) | {
     "B200": 180, "H200": 141, "A100-40GB": 40, "L40S": 48, "L4": 24, "A10": 24, "V100": 16, "V100-PCIe": 16, "V100S": 32,
     "T4": 16, "A6000": 48, "RTX 5090": 32, "RTX 4090": 24, "RTX 4070 SUPER": 12, "RTX 3090": 24}  # fmt: skip
@@ -799,7 +800,7 @@ def fitting_batch(gpu: str, config: GPTConfig, B: int, T: int) -> int:
 
 
 # %%
-#| export speed.forecast
+#| export
 def say_predicted(gpu: str, config: GPTConfig, B: int, T: int) -> None:
     """Print the forecast of a GPU's ladder, beside published times of the same step where there are any."""
     sheet = peak_of(gpu)

@@ -13,9 +13,9 @@ machine's limits between the rungs, and an interval for every gain.
 """
 
 # %%
-#| default_exp speed.ladder
-#| doc speed.climb: The rungs of the ladder on this machine: forecast, measured in turns, judged.
-#| doc speed.ladder: The ladder climbed and drawn, and the command `ladder`.
+#| default_exp labs.ladder.ladder
+#| doc labs.ladder.climb: The rungs of the ladder on this machine: forecast, measured in turns, judged.
+#| doc labs.ladder.ladder: The ladder climbed and drawn, and the command `ladder`.
 import json
 from pathlib import Path
 
@@ -23,12 +23,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from course.notebook import answer, checkpoint, predict as guess, predictions, show
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.gpt.attention import attention_weights
-from nanogpt.speed.roofline import faster
-from nanogpt.speed.rungs import obstacles
+from nanogpt.labs.ladder.rungs import obstacles
+from nanogpt.model import attention_weights
+from nanogpt.roofline import faster
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 import importlib.util
 import time
 from collections.abc import Callable, Sequence
@@ -38,12 +38,9 @@ from statistics import quantiles
 
 import torch
 
-from nanogpt.gpt.model import GPTConfig, num_params
-from nanogpt.gpt.precision import READS
-from nanogpt.speed import roofline as hardware
-from nanogpt.speed.forecast import predict, step_memory
-from nanogpt.speed.roofline import Roofline, gain_of, timings
-from nanogpt.speed.rungs import (
+from nanogpt import roofline as hardware
+from nanogpt.labs.ladder.forecast import predict, step_memory
+from nanogpt.labs.ladder.rungs import (
     RUNGS,
     for_rungs,
     keep_memory,
@@ -52,7 +49,10 @@ from nanogpt.speed.rungs import (
     rungs_up_to,
     take_along,
 )
-from nanogpt.speed.work import measure_fractions, mfu, peak_memory, step_flops
+from nanogpt.model import GPTConfig, num_params
+from nanogpt.precision import READS
+from nanogpt.roofline import Roofline, gain_of, timings
+from nanogpt.roofline import measure_fractions, mfu, peak_memory, step_flops
 
 # %%
 DATA, device = Path("../data"), pick_device()
@@ -74,8 +74,8 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.gpt.model import GPTConfig
-from nanogpt.speed import roofline as hardware
+from nanogpt import roofline as hardware
+from nanogpt.model import GPTConfig
 
 MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_head=6, n_embd=192)}
 
@@ -105,7 +105,7 @@ def device_name(device: torch.device) -> str:
 
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 def page_faults() -> int:
     """Pages that this process has touched for the first time so far; 0 on Windows, which does not tell."""
     if not importlib.util.find_spec("resource"):
@@ -178,7 +178,7 @@ place of the peaks. So chapter 14's `predict` can take it without a change.
 
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 def reads(on: set[str]) -> str:
     """The roofline's name of the format that products read with the rungs in `on`."""
     return READS.get(precision_of(on), precision_of(on))
@@ -203,7 +203,7 @@ def reached_roofline(
 
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 def start_seconds(device: torch.device) -> float:
     """Seconds that it takes to start a kernel: a thousand small ones, without waiting for each."""
     one = torch.ones(1, device=device)
@@ -255,7 +255,7 @@ def measure_machine(device: str) -> dict:
 
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 def forecast(machine: dict, config: GPTConfig, B: int, T: int, skipped) -> dict[str, dict]:
     """{rung: predicted milliseconds, the limit's, and predicted MiB}, for the rungs that are not skipped."""
     told, costs = {}, (machine["fault_s"], machine["start_s"])
@@ -322,7 +322,7 @@ Every second round goes backwards, so that nobody is always the first.
 
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 def in_turns(calls: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
     """What each call returns in each round. The calls take turns, in every other round backwards."""
     times: list[list[float]] = [[] for _ in calls]
@@ -352,7 +352,7 @@ we keep both. In one more step we measure the peak of memory, and how many pages
 
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 FIRST = 6  # steps that do not count; the loss that is compared is that of the last of them
 
 
@@ -401,7 +401,7 @@ rung is marked as unsteady.
 """
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 TOLERANCE = {"loss": 0.05, "grad_norm": 0.05}  # nats; share of the first rung's
 
 
@@ -434,7 +434,7 @@ difference was measured, instead of a number that the next run would not repeat.
 
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 #| blank gain_over: the ratio of each pair, before over after; gain_of gives its interval
 def gain_over(below: list[float], times: list[float]) -> dict:
     """How many times as fast: the median of the ratios of pairs, and its interval (chapter 09)."""
@@ -469,7 +469,7 @@ only the products were measured again.
 
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 def limits_now(device: torch.device, formats, pages: bool) -> dict[str, float]:
     """The machine's limits: FLOP/s by format, bytes/s of a copy, and with `pages` fresh pages a second."""
     n, mebibytes = (8192, 512) if device.type == "cuda" else (1024, 256)
@@ -511,7 +511,7 @@ over with half the batch, because rungs with different batches cannot be compare
 
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 NO_MEMORY = "out of memory", "can't allocate", "not enough memory", "alloc_failed", "bad_alloc"
 
 
@@ -529,7 +529,7 @@ def started(name: str, config: GPTConfig, B: int, T: int, device: torch.device, 
 
 
 # %%
-#| export speed.climb
+#| export labs.ladder.climb
 #| blank measure_rungs: start each rung, take turns with the one below, judge it, and look at the machine again
 def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, seconds: float, say=print):
     """The rungs from below to above, each judged. skipped grows by those that fail."""

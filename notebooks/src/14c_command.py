@@ -16,11 +16,11 @@ notebook or a test can call both without a terminal, and this notebook does so.
 """
 
 # %%
-#| default_exp speed.ladder
+#| default_exp labs.ladder.ladder
 import tempfile
 
 from course.notebook import checkpoint
-from nanogpt.speed.ladder import MODELS, measure_machine, staircase
+from nanogpt.labs.ladder.ladder import MODELS, measure_machine, staircase
 
 # %%
 #| export
@@ -34,11 +34,11 @@ from pathlib import Path
 import torch
 
 from nanogpt.device import pick_device
-from nanogpt.speed.climb import forecast, measure_rungs, reached_roofline
-from nanogpt.speed.forecast import fitting_batch, say_predicted
-from nanogpt.speed.roofline import Roofline
-from nanogpt.speed.rungs import RUNGS, obstacles
-from nanogpt.text.files import atomically, save_json
+from nanogpt.files import atomically, save_json
+from nanogpt.labs.ladder.climb import forecast, measure_rungs, reached_roofline
+from nanogpt.labs.ladder.forecast import fitting_batch, say_predicted
+from nanogpt.labs.ladder.rungs import RUNGS, obstacles
+from nanogpt.roofline import Roofline
 
 # %% [markdown]
 r"""
@@ -273,7 +273,7 @@ except ValueError as error:
 # %% [markdown]
 r"""
 From chapter 17d on, `python -m nanogpt ladder` calls this function. Until then, `python -c` does, after the checkpoint:
-`python -c "from nanogpt.speed.ladder import parser, run; run(parser().parse_args())"`. In the notebook the error was caught by us; in a terminal the command line
+`python -c "from nanogpt.labs.ladder.ladder import parser, run; run(parser().parse_args())"`. In the notebook the error was caught by us; in a terminal the command line
 prints it without a traceback and ends with exit code 2. The options `--size 124M --batch
 4 --seq 64` climb with GPT-2 itself, and take some minutes on a CPU. The README's picture was made in this way.
 """

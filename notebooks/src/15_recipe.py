@@ -30,8 +30,7 @@ billion. Chapter 15b measures why the batch may grow.
 """
 
 # %%
-#| default_exp gpt.optim
-#| doc gpt.clip: The length of a model's gradient, and clipping by it.
+#| default_exp optim
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,15 +40,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from course.figures import recipe as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus, floor_per_token, stories
+from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt.model import GPTConfig
-from nanogpt.gpt.optim import wsd
-from nanogpt.gpt.precision import LossScaler, autocast
-from nanogpt.gpt.train import both_finite, scale_init, target_shares, train_step
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.evaluate import evaluate
+from nanogpt.model import GPTConfig
+from nanogpt.optim import wsd
+from nanogpt.optim import MasterAdamW
+from nanogpt.precision import LossScaler, autocast
+from nanogpt.stories import ensure_corpus, floor_per_token, stories
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import both_finite, scale_init, target_shares, train_step
 
 device = pick_device()
 
@@ -59,8 +59,7 @@ import math
 
 import torch
 
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.precision import MasterAdamW
+from nanogpt.model import GPT
 
 # %% [markdown]
 r"""
@@ -396,7 +395,7 @@ another direction.
 
 
 # %%
-#| export gpt.clip
+#| export
 import torch
 from torch import Tensor
 
@@ -436,7 +435,7 @@ spoil the sum.
 
 
 # %%
-#| export gpt.train
+#| export training
 #| grows gradient_is_fine
 def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
     """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
@@ -457,7 +456,7 @@ def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, 
 
 
 # %%
-#| export gpt.train
+#| export training
 #| grows train_step
 def train_step(
     model: GPT, optimizer, batches, precision="float32", clip=None, scaler=None, accept=None
@@ -493,7 +492,7 @@ The loop `train` takes over what this chapter has made: `make_optimizer` in plac
 
 
 # %%
-#| export gpt.train
+#| export training
 #| grows train
 def train(
     model: GPT, stream, steps, lr, *, precision="float32", clip=None, decay=0.3, generator=None, on_step=None

@@ -23,14 +23,14 @@ from torch import Tensor
 
 from course.figures import recipe as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus, floor_per_token, stories
+from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.optim import cosine, make_optimizer, wsd
-from nanogpt.gpt.train import scale_init, train_step
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.evaluate import evaluate
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import cosine, make_optimizer, wsd
+from nanogpt.stories import ensure_corpus, floor_per_token, stories
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init, train_step
 
 # %%
 device, SEEDS = pick_device(), (0, 1, 2, 3)

@@ -14,10 +14,10 @@ worth training on?
 """
 
 # %%
-#| default_exp corpora.cuts
-#| doc corpora.cuts: Where a text may be cut so that no id changes, in memory and in a file of any size.
-#| doc corpora.sources: Documents from text, JSONL, CSV and parquet files of any size, in chunks.
-#| doc corpora.vocab: GPT-2's vocab.json and merges.txt, texts encoded by tiktoken, and bytes of text per token.
+#| default_exp labs.corpora.cuts
+#| doc labs.corpora.cuts: Where a text may be cut so that no id changes, in memory and in a file of any size.
+#| doc labs.corpora.sources: Documents from text, JSONL, CSV and parquet files of any size, in chunks.
+#| doc labs.corpora.vocab: GPT-2's vocab.json and merges.txt, texts encoded by tiktoken, and bytes of text per token.
 import csv
 import os
 import random
@@ -34,11 +34,11 @@ import regex
 
 from course.figures import real_text as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.corpora.corpus import stories
-from nanogpt.text.files import save_json
-from nanogpt.text.shards import MAGIC, SPLITS, VERSION, document_starts, file_sha256, identity, load_manifest
-from nanogpt.text.shards import read_shard, save_manifest, shard_header, write_shard
-from nanogpt.text.tokenizer import GPT2_PATTERN, BPETokenizer
+from nanogpt.files import save_json
+from nanogpt.shards import MAGIC, SPLITS, VERSION, document_starts, file_sha256, identity, load_manifest
+from nanogpt.shards import read_shard, save_manifest, shard_header, write_shard
+from nanogpt.stories import stories
+from nanogpt.tokenizer import GPT2_PATTERN, BPETokenizer
 
 # %% [markdown]
 r"""
@@ -332,7 +332,7 @@ compare that as well.
 
 
 # %%
-#| export text.shards
+#| export shards
 def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
     """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
     for split in splits or manifest["splits"]:
@@ -345,7 +345,7 @@ def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
 
 
 # %%
-#| export text.shards
+#| export shards
 #| grows open_shards
 def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) -> list[Path]:
     """The paths of a split's shards, after comparing all their bytes, and a tokenizer's fingerprint, with the manifest."""
@@ -490,7 +490,7 @@ for each byte of text, if an id takes two bytes?
 
 
 # %%
-#| export corpora.vocab
+#| export labs.corpora.vocab
 FEW = 1.1  # bytes of text per token
 
 
@@ -560,7 +560,7 @@ well.
 """
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 import csv
 import hashlib
 import io
@@ -574,11 +574,11 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from nanogpt.text.shards import file_sha256, split_of
+from nanogpt.shards import file_sha256, split_of
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 PLACES = {  # where a match ends, a file may be cut
     "paragraphs": re.compile(rb"[^\r\n][\r\n]*?\n\r?\n[\r\n]*(?=[^\r\n])"),
@@ -602,7 +602,7 @@ def first_cut(kind: str, text: bytes, at: int = 1, quoted: bool = False) -> int 
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 def next_cut(path: Path, kind: str, start: int, at: int) -> int:
     """The first place from byte `at` on where a file may be cut that may be cut at `start`; or its end."""
     if kind == "parquet":
@@ -627,7 +627,7 @@ wherever it is cut. In the other kinds each document is hashed by itself, when i
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 @dataclass(frozen=True)
 class Span:
     """A stretch of a file, from a place where it may be cut to another, in bytes."""
@@ -641,7 +641,7 @@ class Span:
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 def cut_files(
     files: list[Path], size: int, paragraphs=False, val=0.01, test=0.01, column="text"
 ) -> Iterator[list[Span]]:
@@ -665,7 +665,7 @@ def cut_files(
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 def hash_of(spans: list[Span]) -> str:
     """Hex SHA-256 of all that a chunk is made of."""
     seen = hashlib.sha256()
@@ -694,7 +694,7 @@ missing value in this way (`str(float("nan"))`), and it would become a document 
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 def from_jsonl(raw: bytes, column: str) -> Iterator[str]:
     """The document in each line. ValueError(n, what) if line n, counted from 0, has none."""
     for n, line in enumerate(raw.split(b"\n")):
@@ -707,7 +707,7 @@ def from_jsonl(raw: bytes, column: str) -> Iterator[str]:
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 def from_csv(raw: bytes, at: int, path: Path, column: str) -> Iterator[str]:
     """What each row has in a column of the file, whose byte `at` is the first of raw. Raises as above."""
     csv.field_size_limit(1 << 30)
@@ -739,7 +739,7 @@ pyarrow, if that is installed.
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 @contextmanager
 def parquet(path: Path, column: str = "text") -> Iterator[tuple]:
     """A parquet file, and the byte that each of its groups of rows begins at. ValueError if it has no such text."""
@@ -756,7 +756,7 @@ def parquet(path: Path, column: str = "text") -> Iterator[tuple]:
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 def from_parquet(span: Span) -> Iterator[list[str]]:
     """The documents in the groups of rows that begin in a span, 256 at a time."""
     with parquet(span.path, span.column) as (file, begins):
@@ -771,7 +771,7 @@ def from_parquet(span: Span) -> Iterator[list[str]]:
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 def documents_in(span: Span, at: int, raw: bytes) -> Iterable[str]:
     """The documents in a block of a span, or what it has of one."""
     if span.kind == "jsonl":
@@ -784,7 +784,7 @@ def documents_in(span: Span, at: int, raw: bytes) -> Iterable[str]:
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 def blocks_in(span: Span, block: int) -> Iterator[tuple[bool, list[str]]]:
     """Its texts, about `block` bytes at a time: whether documents begin with them, and they."""
     at = span.start
@@ -811,7 +811,7 @@ The source is a file, or a folder with any such files below it.
 
 
 # %%
-#| export corpora.sources
+#| export labs.corpora.sources
 def find_files(source: Path) -> list[Path]:
     """The source itself, or all .txt, .jsonl, .csv and .parquet files below it, in the order of their names.
 
@@ -913,7 +913,7 @@ is bytes, and these need not be UTF-8. So each byte got a character: its own if 
 
 
 # %%
-#| export corpora.vocab
+#| export labs.corpora.vocab
 import json
 import os
 import re
@@ -924,13 +924,13 @@ from pathlib import Path
 import numpy as np
 import regex
 
-from nanogpt.text.bpe import merge_chunk
-from nanogpt.text.files import atomically
-from nanogpt.text.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
+from nanogpt.files import atomically
+from nanogpt.tokenizer import merge_chunk
+from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
 
 
 # %%
-#| export corpora.vocab
+#| export labs.corpora.vocab
 #| blank byte_characters: visible bytes are themselves, all others take characters from 256 on in turn
 @cache
 def byte_characters() -> str:
@@ -958,7 +958,7 @@ vocabulary, and we can prove that a file that is read belongs to it.
 
 
 # %%
-#| export corpora.vocab
+#| export labs.corpora.vocab
 #| blank merge_lines: split each token with the ranks of those before it, then add it to them
 def merge_lines(vocab: list[bytes]) -> list[str]:
     """The lines of merges.txt: the two tokens that each longer one is made of, when only those before it exist."""
@@ -984,7 +984,7 @@ def write_vocab(tokenizer: BPETokenizer, folder: str | os.PathLike) -> None:
 
 
 # %%
-#| export corpora.vocab
+#| export labs.corpora.vocab
 def read_vocab(folder: str | os.PathLike) -> BPETokenizer:
     """What vocab.json and merges.txt hold; OSError or ValueError in one sentence if they are not of GPT-2's kind."""
     known = {character: byte for byte, character in enumerate(byte_characters())}
@@ -1029,7 +1029,7 @@ pattern is written a little differently. (`tests/bench/bench_prepare.py` measure
 
 
 # %%
-#| export corpora.vocab
+#| export labs.corpora.vocab
 def load_tokenizer(name: str | os.PathLike) -> tuple:
     """The tokenizer as tiktoken runs it in Rust, and as chapter 01 has it; OSError or ValueError in one sentence."""
     try:
@@ -1062,7 +1062,7 @@ ordinary text, as this chapter does. Then it stays text.
 
 
 # %%
-#| export corpora.vocab
+#| export labs.corpora.vocab
 #| blank cut_long_runs: find the runs with regex; the cuts are one before their ends
 def cut_long_runs(text: str) -> list[str]:
     """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway."""
@@ -1071,7 +1071,7 @@ def cut_long_runs(text: str) -> list[str]:
 
 
 # %%
-#| export corpora.vocab
+#| export labs.corpora.vocab
 def encode_texts(texts: list[str], begin: bool, encoding, eot: int) -> np.ndarray:
     """Ids of texts, after `<|endoftext|>` if they begin. One call for all is faster than one for each."""
     before, begun = (EOT, len(texts)) if begin else ("", 0)
@@ -1114,14 +1114,14 @@ hashes, because a name such as `train_000000.bin` is used in many folders. On a 
 
 
 # %%
-#| export text.data
+#| export data
 import torch
 
-from nanogpt.text.shards import file_sha256
+from nanogpt.shards import file_sha256
 
 
 # %%
-#| export text.shards
+#| export shards
 def manifest_sha256(manifest: dict) -> str:
     """Hex SHA-256 of all that a manifest says, but for this hash itself."""
     said = {key: value for key, value in manifest.items() if key != "sha256"}
@@ -1129,7 +1129,7 @@ def manifest_sha256(manifest: dict) -> str:
 
 
 # %%
-#| export text.shards
+#| export shards
 import re
 
 
@@ -1157,13 +1157,13 @@ def manifest_fault(manifest: dict) -> str | None:
 
 
 # %%
-from nanogpt.text.data import BatchStream, DocumentStream, to_device
+from nanogpt.data import BatchStream, DocumentStream, to_device
 
 print(manifest_fault({"splits": {"val": {"tokens": 9, "shards": []}}}))
 
 
 # %%
-#| export text.shards
+#| export shards
 #| grows save_manifest load_manifest
 def save_manifest(folder: str | Path, manifest: dict) -> dict:
     """Write folder/manifest.json with a hash of itself, atomically; returns it. ValueError if it cannot be right."""
@@ -1190,7 +1190,7 @@ def load_manifest(folder: str | Path) -> dict:
 
 
 # %%
-#| export text.shards
+#| export shards
 #| grows shard_header
 def shard_header(n: int) -> bytes:
     """The 1,024 bytes before n tokens: 256 little-endian int32, of which the first three say something."""
@@ -1202,7 +1202,7 @@ def shard_header(n: int) -> bytes:
 
 
 # %%
-#| export text.shards
+#| export shards
 #| grows described
 def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
     """Of shards in one folder: vocab_size and eot, by the manifest beside them or else GPT-2's, and its hashes."""
@@ -1219,7 +1219,7 @@ def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
 
 
 # %%
-#| export text.data
+#| export data
 #| grows to_device
 def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets as int64 tensors on the device. They share no memory, so that y may be masked in place."""
@@ -1230,7 +1230,7 @@ def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch
 
 
 # %%
-#| export text.data
+#| export data
 #| grows BatchStream.next_batch
 class BatchStream(BatchStream):
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -1245,7 +1245,7 @@ class BatchStream(BatchStream):
 
 
 # %%
-#| export text.data
+#| export data
 #| grows BatchStream.state_dict BatchStream.load_state_dict
 class BatchStream(BatchStream):
     def state_dict(self) -> dict:
@@ -1292,11 +1292,11 @@ r"""
 
 1. **More places to cut.** Which other cells of the map may `EDGE` take? Between a letter and a digit, say: is
    that safe for every letter and digit of Unicode? *Check:* let hypothesis look for counterexamples before you argue, as
-   `tests/corpora/test_ch16_sources.py` does for `first_cut`. Why does the map show a half after an apostrophe, and less than all
+   `tests/labs/test_ch16_sources.py` does for `first_cut`. Why does the map show a half after an apostrophe, and less than all
    between two letters?
 2. **Break the law.** Let `seek_cut` return `at` itself. *Check:* which cell notices first, and what does it say? The `.txt`
    files of the appendix still pass: why, and what would have to be compared?
-3. **A tab between fields.** Read `.tsv` files. *Check:* the law for CSV in `tests/corpora/test_ch16_sources.py`, with
+3. **A tab between fields.** Read `.tsv` files. *Check:* the law for CSV in `tests/labs/test_ch16_sources.py`, with
    `delimiter="\t"` in its writer. Which other line of `sources.py` must know the kind?
 4. **Bytes per token.** Train a tokenizer of the same size on a page in another script. How many bytes per token, how
    many characters? *Check:* it has more of both than this chapter's tokenizer has on that page.

@@ -11,9 +11,9 @@ The first code cell has the imports and all sizes of this chapter.
 """
 
 # %%
-#| default_exp corpora.prepare
-#| doc corpora.chunks: A text in chunks, each of which is complete or absent; chunks merged into shards; shards of others.
-#| doc corpora.prepare: The command `prepare`: any text at any size into shards, in parallel, resumable, in parts.
+#| default_exp labs.corpora.prepare
+#| doc labs.corpora.chunks: A text in chunks, each of which is complete or absent; chunks merged into shards; shards of others.
+#| doc labs.corpora.prepare: The command `prepare`: any text at any size into shards, in parallel, resumable, in parts.
 import contextlib
 import json
 import random
@@ -23,8 +23,8 @@ from itertools import pairwise
 
 from course.figures import preparing as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import stories
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.stories import stories
+from nanogpt.tokenizer import BPETokenizer
 
 JOB, TAKEN_AFTER = 12, 4  # hours
 STORIES = 4000  # this chapter's text
@@ -81,7 +81,7 @@ The next two cells are the imports of the two modules that this chapter exports.
 """
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 import os
 import re
 import shutil
@@ -94,12 +94,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.corpora.sources import Span, hash_of
-from nanogpt.corpora.vocab import load_tokenizer
-from nanogpt.text.files import atomically
-from nanogpt.text.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, identity, load_manifest
-from nanogpt.text.shards import read_shard, save_manifest, shard_header, write_shard
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.files import atomically
+from nanogpt.labs.corpora.sources import Span, hash_of
+from nanogpt.labs.corpora.vocab import load_tokenizer
+from nanogpt.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, identity, load_manifest
+from nanogpt.shards import read_shard, save_manifest, shard_header, write_shard
+from nanogpt.tokenizer import BPETokenizer
 
 # %%
 #| export
@@ -121,9 +121,9 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from nanogpt.corpora.sources import Span, blocks_in, cut_files, find_files
-from nanogpt.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
-from nanogpt.text.shards import identity, split_of
+from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files
+from nanogpt.labs.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
+from nanogpt.shards import identity, split_of
 
 # %%
 scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -187,7 +187,7 @@ damaged, it makes a new one in a folder with another name, and renames the folde
 
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 CHUNKS = ".chunks"  # the folder below --out where they are, until they are merged
 
 
@@ -214,7 +214,7 @@ def refuse_change(out: Path, spans: list[Span], was: str) -> None:
 
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable, merging=False) -> dict:
     """A chunk's manifest, once it is there. It is made if it is not whole; while it is merged, its shards may be gone."""
     out = folder.parent.parent
@@ -240,7 +240,7 @@ def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable,
 
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
     """A shard for each split, which grows block by block; what a manifest says of them."""
     splits = {}
@@ -313,7 +313,7 @@ continued, because a shard that has its name is complete.
 
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 #| blank merge_split: write one shard after another from the parts in it; delete each part that is used up
 def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_tokens: int) -> list[dict]:
     """Write a split's shards from its chunks' (path, tokens); what a manifest says of them."""
@@ -336,7 +336,7 @@ def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_toke
 
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 def merge(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
     """Join chunks, as (folder, manifest), to the shards of `out`; their manifest."""
     if not any(said["splits"] for _, said in chunks):
@@ -386,7 +386,7 @@ A run that finds a finished folder checks it again, because a shard may have bee
 
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 @contextmanager
 def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
     """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
@@ -411,7 +411,7 @@ def alone_in(out: Path, who="prepare", other="choose another --out", shared=Fals
 
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 def finished(out: Path, plan: list[list[Span]], made_of: dict) -> dict | None:
     """The manifest, if all is done; None if something is to do, as where a shard was damaged or deleted."""
     if not (out / "manifest.json").exists():
@@ -540,7 +540,7 @@ and described in a manifest.
 
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 def counts_of(path: Path) -> np.ndarray:
     """How often each id from 0 to 65,535 occurs in a shard; read in parts, since a shard may have a billion."""
     shard, counts, part = read_shard(path), np.zeros(65536, np.int64), 1 << 24
@@ -550,7 +550,7 @@ def counts_of(path: Path) -> np.ndarray:
 
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 def split_of_others(paths: list[Path], ours: BPETokenizer) -> dict:
     """What a manifest says of a split's shards that another program made: they are counted and hashed."""
     sizes, held, shards = np.array([len(token) for token in ours.vocab]), Counter(), []
@@ -567,7 +567,7 @@ def split_of_others(paths: list[Path], ours: BPETokenizer) -> dict:
 
 
 # %%
-#| export corpora.chunks
+#| export labs.corpora.chunks
 def adopt(folder: Path, tokenizer: str | os.PathLike = "gpt2") -> dict:
     """Write a manifest for shards that other programs made, with train, val or test in their names; returns it.
 
@@ -837,7 +837,7 @@ r"""
 To explore:
 
 1. **Without `aside`.** Let `make_chunk` write into `folder` itself: all checks of this chapter pass. Which line
-   prevents the damage, and which check would fail if the manifest were written first? *Check:* `pytest tests/corpora/test_ch16b_prepare.py -k
+   prevents the damage, and which check would fail if the manifest were written first? *Check:* `pytest tests/labs/test_ch16b_prepare.py -k
    renamed` names the reason.
 2. **How large a chunk?** The machine is taken away every 4 hours; a kill loses half a chunk, on average, of each core;
    to begin one costs 2 ms, and a core encodes 16 MB/s. *Check:* the size that costs least is near Young's √(2·2 ms·4 h)

@@ -12,9 +12,9 @@ method finds, what it misses, and what it throws away by mistake. On the real we
 """
 
 # %%
-#| default_exp corpora.clean
-#| doc corpora.clean: Duplicates, rules for bad pages, and evaluation texts in a training set, found and measured.
-#| doc text.mixture: Batches whose rows come from several streams, in exact proportions, resumed at the same row.
+#| default_exp labs.corpora.clean
+#| doc labs.corpora.clean: Duplicates, rules for bad pages, and evaluation texts in a training set, found and measured.
+#| doc labs.corpora.mixture: Batches whose rows come from several streams, in exact proportions, resumed at the same row.
 import hashlib
 import json
 import random
@@ -25,11 +25,11 @@ from pathlib import Path
 
 from course.figures import cleaning as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import stories
-from nanogpt.corpora.prepare import prepare
-from nanogpt.text.data import BatchStream
-from nanogpt.text.shards import open_shards
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.data import BatchStream
+from nanogpt.labs.corpora.prepare import prepare
+from nanogpt.shards import open_shards
+from nanogpt.stories import stories
+from nanogpt.tokenizer import BPETokenizer
 
 # %%
 STORIES, COPIES, HELD = 1200, 40, 100  # of the crawl; planted of each kind; of the evaluation
@@ -422,15 +422,15 @@ In which order? At every row we take the source that is furthest behind its shar
 
 
 # %%
-#| export text.mixture
+#| export labs.corpora.mixture
 import numpy as np
 import torch
 
-from nanogpt.text.data import BatchStream
+from nanogpt.data import BatchStream
 
 
 # %%
-#| export text.mixture
+#| export labs.corpora.mixture
 def cycle_of(weights: list[int]) -> list[int]:
     """The source of each row of a cycle: each source as often as its weight says, spread evenly."""
     total, given, cycle = sum(weights), [0] * len(weights), []
@@ -459,7 +459,7 @@ a batch, which is moved to the right place and asked for its next batch.
 
 
 # %%
-#| export text.mixture
+#| export labs.corpora.mixture
 class MixedStream:
     """Batches whose rows come from several streams in exact proportions; takes BatchStream's place in a loop.
 
@@ -482,7 +482,7 @@ class MixedStream:
 
 
 # %%
-#| export text.mixture
+#| export labs.corpora.mixture
 #| blank MixedStream.next_batch: each row: find its place, move that stream there (steps: what a row adds), ask it
 class MixedStream(MixedStream):
     def place(self, row: int) -> tuple[int, int]:
@@ -509,7 +509,7 @@ class MixedStream(MixedStream):
 
 
 # %%
-#| export text.mixture
+#| export labs.corpora.mixture
 class MixedStream(MixedStream):
     def state_dict(self) -> dict:
         """What resumes the mixture at exactly this row, with any B and number of ranks."""
@@ -588,7 +588,7 @@ print("exact shares, no row lost, ranks agree, resumed at the same row")
 r"""
 ## Your predictions, and the checkpoint
 
-Exports `corpora/clean.py` and `text/mixture.py`, imports them in a fresh process and runs the chapter's tests.
+Exports `labs/corpora/clean.py` and `labs/corpora/mixture.py`, imports them in a fresh process and runs the chapter's tests.
 """
 
 # %%

@@ -14,21 +14,21 @@ into a file, and 17e and 17f look after a run at night. (17d connects the parts.
 """
 
 # %%
-#| default_exp run.simple
-#| doc run.simple: A trainer of one process: a loop, a log, a look at the model, and a file from which the run goes on.
-#| doc run.metrics: What a run has written, as text and read back; and how far out its newest step is.
+#| default_exp trainer
+#| doc trainer: A trainer of one process: a loop, a log, a look at the model, and a file from which the run goes on.
+#| doc metrics: What a run has written, as text and read back; and how far out its newest step is.
 import shutil
 
 import numpy as np
 
 from course.figures import simple as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus
 from nanogpt.device import pick_device
-from nanogpt.gpt.model import GPTConfig
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.text.shards import open_shards, read_shard
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.model import GPTConfig
+from nanogpt.optim import make_optimizer
+from nanogpt.shards import open_shards, read_shard
+from nanogpt.stories import ensure_corpus
+from nanogpt.tokenizer import BPETokenizer
 
 # %% [markdown]
 r"""
@@ -55,7 +55,7 @@ r"""
 ## The loop, once more
 
 This is chapter 07's loop with chapter 15's optimizer. `train_step` takes a batch, computes the gradient and updates the weights. Nothing is saved, and only every tenth
-loss is printed. (The first of the two cells imports what the functions of this chapter need. Those functions go into the module `nanogpt/run/simple.py`.)
+loss is printed. (The first of the two cells imports what the functions of this chapter need. Those functions go into the module `nanogpt/trainer.py`.)
 """
 
 # %%
@@ -67,13 +67,13 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt.model import GPT, num_params
-from nanogpt.gpt.optim import cosine
-from nanogpt.gpt.sample import complete
-from nanogpt.gpt.train import train_step
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.data import DocumentStream
+from nanogpt.evaluate import evaluate
+from nanogpt.model import GPT, num_params
+from nanogpt.optim import cosine
+from nanogpt.sampling import complete
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import train_step
 
 # %%
 model = GPT(shape, torch.Generator().manual_seed(SEED)).to(device)
@@ -163,7 +163,7 @@ for _ in range(3):
 # %% [markdown]
 r"""
 A dictionary is good for a program to read. People want something shorter, and they want to know how long the run will take. `step_line` makes a dictionary into a text in the style
-of llm.c. `span` writes a number of seconds in a convenient unit: seconds, minutes, hours or days. Both go into a second module, `run.metrics`, because the
+of llm.c. `span` writes a number of seconds in a convenient unit: seconds, minutes, hours or days. Both go into a second module, `metrics`, because the
 trainer of chapter 17e and the command that draws runs use them as well.
 
 After the two definitions we make twenty more steps, measure their mean time, and print the last line with the time that is left.
@@ -171,7 +171,7 @@ After the two definitions we make twenty more steps, measure their mean time, an
 
 
 # %%
-#| export run.metrics
+#| export metrics
 import json
 from pathlib import Path
 
@@ -188,7 +188,7 @@ def step_line(line: dict, steps: int) -> str:
 
 
 # %%
-#| export run.metrics
+#| export metrics
 def span(seconds: float) -> str:
     """In words: 12 s, 3.4 min, 5.6 h, 7.8 days."""
     for name, size in (("days", 86400), ("h", 3600), ("min", 60)):
@@ -227,7 +227,7 @@ object in each row of the file. Such a file can be read while the run still writ
 
 
 # %%
-#| export run.metrics
+#| export metrics
 def read_metrics(path: str | Path) -> list[dict]:
     """The steps in a run's folder, in order. A step that was made twice counts as it was made last."""
     steps = {}
@@ -530,7 +530,7 @@ r"""
 
 ## Further reading
 
-- Karpathy, *nanoGPT*, `train.py`, and *build-nanogpt*, `train_gpt2.py`: the same parts in a script. What do they keep in a checkpoint, and what do they forget?
+- Karpathy, *nanoGPT*, `training.py`, and *build-nanogpt*, `train_gpt2.py`: the same parts in a script. What do they keep in a checkpoint, and what do they forget?
 - PyTorch documentation, *Saving and loading models*, and `torch.load`, `weights_only`.
 - llm.c, `train_gpt2.cu`: the form of the step's line.
 """

@@ -17,8 +17,8 @@ a run that was never stopped, equal to the last bit.
 """
 
 # %%
-#| default_exp run.checkpoint
-#| doc run.checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
+#| default_exp checkpoint
+#| doc checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
 import contextlib
 import copy
 import time
@@ -29,18 +29,18 @@ import numpy as np
 from course import kills
 from course.figures import checkpoints as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.model import GPTConfig, num_params
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.run.metrics import read_metrics
-from nanogpt.run.simple import Training, fit, one_step
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards, read_shard
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.data import DocumentStream
+from nanogpt.metrics import read_metrics
+from nanogpt.model import GPTConfig, num_params
+from nanogpt.optim import make_optimizer
+from nanogpt.shards import open_shards, read_shard
+from nanogpt.stories import ensure_corpus
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.trainer import Training, fit, one_step
 
 
 # %%
-#| export run.checkpoint
+#| export
 import json
 import os
 import re
@@ -54,10 +54,10 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.weights import save_model
-from nanogpt.text.files import atomically, save_json
-from nanogpt.text.shards import file_sha256, manifest_sha256
+from nanogpt.files import atomically, save_json
+from nanogpt.model import GPT
+from nanogpt.shards import file_sha256, manifest_sha256
+from nanogpt.weights import save_model
 
 MANIFEST = "manifest.json"
 
@@ -163,7 +163,7 @@ repeat the comparison.
 
 
 # %%
-#| export run.checkpoint
+#| export
 def random_states(device: torch.device) -> dict[str, torch.Tensor]:
     """The states of PyTorch's global generators, the CPU's and the device's. Only dropout draws from them."""
     states = {"cpu": torch.get_rng_state()}
@@ -291,7 +291,7 @@ the tensor in the meantime, and a second copy of AdamW's averages would take eig
 
 
 # %%
-#| export run.checkpoint
+#| export
 #| blank pack: a tensor goes into tensors, dicts and lists are packed part by part, the rest stays
 #| blank unpack: the way back: look up each tensor, unpack dicts and lists part by part
 def pack(value, name: str, tensors: dict[str, Tensor]):
@@ -338,7 +338,7 @@ The last file that `save` writes is a *manifest*, a list of the other files with
 
 
 # %%
-#| export run.checkpoint
+#| export
 def to_disk(path: Path) -> None:
     """Wait until a file, or a folder's list of names, is on the disk itself and not only in memory."""
     if os.name == "nt":  # has no handle for a folder, and flushes on its own
@@ -351,7 +351,7 @@ def to_disk(path: Path) -> None:
 
 
 # %%
-#| export run.checkpoint
+#| export
 def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None) -> Path:
     """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes."""
     target = Path(folder) / f"step_{step:06d}"
@@ -506,7 +506,7 @@ We flip one bit in the middle of a file and ask `fault`.
 
 
 # %%
-#| export run.checkpoint
+#| export
 #| blank fault: first the manifest's own hash, then each file's; say which one is missing
 def fault(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, in a few words, after comparing every byte with its manifest; None if nothing."""
@@ -545,7 +545,7 @@ We save two more checkpoints beside the damaged one and ask for the newest. Then
 
 
 # %%
-#| export run.checkpoint
+#| export
 #| blank latest: begin with the newest and say why one is passed over; all damaged is an error
 def latest(folder: str | Path, say=print) -> Path | None:
     """The newest whole checkpoint; `say` hears of each damaged one that is passed over. None if there is none at all.
@@ -585,7 +585,7 @@ with a rename, too, because a folder that is half deleted must not look like a c
 
 
 # %%
-#| export run.checkpoint
+#| export
 def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) -> None:
     """Delete all checkpoints before `step` but the keep - 1 last ones and those of the steps in `also`."""
     before = [path for path in checkpoints(folder) if int(path.name[5:]) < step]
@@ -608,7 +608,7 @@ again. So `repair` deletes the lines from a given step on. It returns the line o
 
 
 # %%
-#| export run.checkpoint
+#| export
 def repair(path: Path, step: int) -> dict | None:
     """Keep the lines of metrics.jsonl before `step`, with which the run goes on. The last one may be incomplete.
 
@@ -643,14 +643,14 @@ Somebody may read such a file before the trainer has repaired it, for example to
 
 
 # %%
-#| export run.metrics
+#| export metrics
 import json
 import sys
 from pathlib import Path
 
 
 # %%
-#| export run.metrics
+#| export metrics
 def steps_in(path: Path) -> list[dict]:
     """The steps of a metrics.jsonl, in order. ValueError for what is no step, but a torn last line is left out."""
     lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
@@ -668,7 +668,7 @@ def steps_in(path: Path) -> list[dict]:
 
 
 # %%
-#| export run.metrics
+#| export metrics
 #| grows read_metrics
 def read_metrics(path: str | Path) -> list[dict]:
     """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
@@ -696,12 +696,12 @@ Now we write `keep_run` and `go_on` of chapter 17 again with these parts. The re
 """
 
 # %%
-#| export run.simple
-from nanogpt.gpt.weights import load_model
+#| export trainer
+from nanogpt.weights import load_model
 
 
 # %%
-#| export run.simple
+#| export trainer
 #| grows keep_run
 #| grows go_on
 def keep_run(run: Training) -> None:
@@ -744,7 +744,7 @@ a step, a look, or a checkpoint. At the end its `metrics.jsonl` must equal that 
 predict("17b.6", "losses that differ after three kills", guess=None)
 
 # %%
-import nanogpt.run.simple as simple
+import nanogpt.trainer as simple
 
 simple.keep_run, simple.go_on = keep_run, go_on  # in this kernel, until the checkpoint below writes them
 
@@ -799,7 +799,7 @@ The trainer can now stop at any moment and go on. Its sizes are still constants 
 
 To explore:
 
-1. Put `save`'s `os.rename` before its flushes. Check: which test in `tests/run/test_ch17b_checkpoint.py` fails, and why does the figure of kills not change?
+1. Put `save`'s `os.rename` before its flushes. Check: which test in `tests/core/test_ch17b_checkpoint.py` fails, and why does the figure of kills not change?
 2. Leave the manifest out of `save`, and let `fault` look only for missing files. Which damages of that test file are still found? Check by running it.
 3. A 1.5B model's checkpoint: predict its bytes, and the seconds of writing and of hashing on this machine from the rates that you measure here. Check with
    `time` around `save` and `fault` for two sizes: is it linear?

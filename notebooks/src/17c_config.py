@@ -15,11 +15,10 @@ A file can contain mistakes, though, and most programs do not notice them. So ha
 """
 
 # %%
-#| default_exp run.config
-#| doc run.config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
-#| doc run.configfile: A YAML file as plain data: numbers as people write them, no key twice, each error one line.
-#| doc run.dryrun: What a run would take: parameters, memory, epochs, time.
-#| doc run.given: The model that a run begins with where one is given, and what is refused.
+#| default_exp config
+#| doc config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
+#| doc labs.plan.dryrun: What a run would take: parameters, memory, epochs, time.
+#| doc labs.long_run.given: The model that a run begins with where one is given, and what is refused.
 import yaml
 
 from course.figures import config as figures
@@ -111,14 +110,13 @@ this kind makes a Python value. We can replace both in a class of our own.
 """
 
 # %%
-#| export run.configfile
+#| export
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
-
-import nanogpt
 
 INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"  # PyYAML's names for two kinds
 EXPONENT = FLOAT, re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
@@ -144,7 +142,7 @@ when we cannot know what the author meant: two hours, or two minutes?
 
 
 # %%
-#| export run.configfile
+#| export
 def integer(loader: yaml.SafeLoader, node: yaml.Node) -> int | str:
     """An integer to base ten, 0100 too. What else YAML 1.1 takes for an integer, as 2:00:00, stays text."""
     digits = node.value.replace("_", "")
@@ -172,7 +170,7 @@ r"""
 
 
 # %%
-#| export run.configfile
+#| export
 class Loader(Loader):
     def construct_mapping(self, node, deep=False):
         names = [str(key.value) for key, _ in node.value]
@@ -234,7 +232,7 @@ nothing to say.
 """
 
 # %%
-#| export run.config
+#| export
 import json
 import math
 from collections.abc import Iterable
@@ -269,7 +267,7 @@ comments when you ask its command for help.
 """
 
 # %%
-#| export run.config
+#| export
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
 Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
 Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
@@ -278,7 +276,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 # %%
-#| export run.config
+#| export
 @dataclass(frozen=True)
 class Optim:
     """AdamW, and its learning rate over the run: chapter 15."""
@@ -308,7 +306,7 @@ The second section is the model's shape. It has a rule that no single field can 
 
 
 # %%
-#| export run.config
+#| export
 @dataclass(frozen=True)
 class Model:
     """The shape: `GPTConfig` without its vocabulary, which the data bring along."""
@@ -324,7 +322,7 @@ class Model:
     padded_vocab_size: int | None = None  # rows of the token table, if more than there are tokens: chapter 13
 
     def __post_init__(self):
-        from nanogpt.gpt.model import check_shape  # here: it imports torch, and a command's --help needs none
+        from nanogpt.model import check_shape  # here: it imports torch, and a command's --help needs none
 
         check_shape(SimpleNamespace(**vars(self), vocab_size=1))
 
@@ -341,7 +339,7 @@ The data, the length of the run, the evaluation, and the run's folder have secti
 
 
 # %%
-#| export run.config
+#| export
 @dataclass(frozen=True)
 class Data:
     """Where the shards are, and what they are made of where they are not there yet."""
@@ -357,7 +355,7 @@ class Data:
 
 
 # %%
-#| export run.config
+#| export
 @dataclass(frozen=True)
 class Train:
     """How long, how large a batch, in which precision, and what is done about a bad step."""
@@ -372,14 +370,14 @@ class Train:
     bad_steps: Positive = 10  # so many steps in a row that are not finite end the run
 
     def __post_init__(self):
-        from nanogpt.gpt.precision import PRECISIONS
+        from nanogpt.precision import PRECISIONS
 
         if self.dtype not in PRECISIONS:
             raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(PRECISIONS)}")
 
 
 # %%
-#| export run.config
+#| export
 @dataclass(frozen=True)
 class Eval:
     """What is measured on the way. Every: so many steps; 0 is never."""
@@ -393,7 +391,7 @@ class Eval:
 
 
 # %%
-#| export run.config
+#| export
 @dataclass(frozen=True)
 class Run:
     """Where the run lives, and when it saves itself."""
@@ -424,7 +422,7 @@ A configuration has these six sections, and one key that belongs to none of them
 
 
 # %%
-#| export run.config
+#| export
 @dataclass(frozen=True)
 class Config:
     """A run. ValueError, naming the keys, where its parts cannot work together."""
@@ -448,7 +446,7 @@ class Config:
 
 
 # %%
-#| export run.config
+#| export
 def check_together(model: Model, optim: Optim, train: Train) -> None:
     """ValueError where the batch is no whole number of micro-batches, or the schedule is longer than the run."""
     steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
@@ -476,7 +474,7 @@ This needs two functions. `keys` lists the keys that exist, with dots, and their
 
 
 # %%
-#| export run.config
+#| export
 #| blank keys: a section is a dataclass: call keys on it with its name and a dot before
 #| blank put: the part before the dot is a section, which may not be there yet
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
@@ -509,7 +507,7 @@ print(given)
 r"""
 ## Appendix: finding a file, changing it, and an error in one line
 
-Three functions of plumbing; you may go on with "Eleven mistakes". `read_config` finds a file. The course has six configurations in its folder `configs/`, and they can be named without path and ending, from any folder.
+Three functions of plumbing; you may go on with "Eleven mistakes". `read_config` finds a file. The course has six configurations in the folder `nanogpt/configs/`, and they can be named without path and ending, from any folder.
 
 `given_keys` applies the changes of the command line to what the file says. The value of a change is read as YAML, so `6e-4` is a number here as well. There is one exception: if the key wants a text, the value is taken as it is, so that a prompt may contain a colon.
 
@@ -518,22 +516,22 @@ Three functions of plumbing; you may go on with "Eleven mistakes". `read_config`
 
 
 # %%
-#| export run.configfile
-CONFIGS = Path(nanogpt.__file__).resolve().parents[1] / "configs"
+#| export
+CONFIGS = files("nanogpt") / "configs"
 
 
 def read_config(name_or_path: str | Path) -> tuple[dict, str]:
-    """What a YAML file says, or configs/NAME.yaml, found from any folder; and what to call it."""
+    """What a YAML file says, or nanogpt/configs/NAME.yaml, found from any folder; and what to call it."""
     path = Path(name_or_path)
     if named := not path.suffix and len(path.parts) == 1:
         path = CONFIGS / f"{path}.yaml"
-    where = f"configs/{path.name}" if named else str(path)
+    where = f"nanogpt/configs/{path.name}" if named else str(path)
     try:
         given = parsed(path.read_text(encoding="utf-8"), where) or {}
     except UnicodeDecodeError:
         raise ValueError(f"{where}: is no text in UTF-8") from None
     except FileNotFoundError:
-        ready = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+        ready = ", ".join(sorted(Path(file.name).stem for file in CONFIGS.iterdir()))
         raise FileNotFoundError(f"{where} is not there; ready are {ready}") from None
     if not isinstance(given, dict):
         raise ValueError(f"{where}: holds no keys; a line of it reads `train: {{max_steps: 100}}`")
@@ -546,7 +544,7 @@ print(where, said["optim"])
 
 
 # %%
-#| export run.config
+#| export
 def given_keys(said: dict, overrides: list[str]) -> dict:
     """What the file says, changed by the overrides."""
     given = {}
@@ -567,7 +565,7 @@ def given_keys(said: dict, overrides: list[str]) -> dict:
 print(given_keys({"train": {"max_steps": 5}}, ["optim.lr=6e-4", "eval.prompt=Once: upon"]))
 
 # %%
-#| export run.configfile
+#| export
 import difflib
 import json
 from collections.abc import Collection
@@ -576,7 +574,7 @@ from pydantic import ValidationError
 
 
 # %%
-#| export run.configfile
+#| export
 def complaint(error: ValidationError, given: dict, known: Collection[str]) -> tuple[str, str]:
     """Of all known keys, the first that is wrong, or "" where it is several together; and a sentence."""
     first = error.errors()[0]
@@ -608,9 +606,9 @@ Now everything is there. `load_config` reads a run: it finds the file, applies t
 
 
 # %%
-#| export run.config
+#| export
 def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """The run in a YAML file, or in configs/NAME.yaml, changed by `key=value` overrides.
+    """The run in a YAML file, or in nanogpt/configs/NAME.yaml, changed by `key=value` overrides.
 
     ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
     """
@@ -683,7 +681,7 @@ file's batch.
 
 
 # %%
-#| export run.config
+#| export
 #| blank from_depth: 64 columns and one head for each layer; the rate falls as 1 / width; 20 tokens for a parameter
 def from_depth(n: int, batch_tokens: int) -> list[str]:
     """Overrides for n layers, as nanochat's one dial (scripts/base_train.py), with GPT-2's heads of 64; 12 is GPT-2 small.
@@ -739,23 +737,23 @@ weights, gradients and AdamW's two means, and everything that the forward pass k
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from nanogpt import optim
+from nanogpt.checkpoint import latest
 from nanogpt.device import pick_device
-from nanogpt.gpt import optim
-from nanogpt.gpt.model import GPT, GPTConfig, num_params
-from nanogpt.gpt.precision import READS, LossScaler
-from nanogpt.gpt.pretrained import config_from_hf, read_json
-from nanogpt.gpt.train import train_step
-from nanogpt.run.checkpoint import latest
-from nanogpt.run.metrics import span
-from nanogpt.speed.roofline import Roofline, measure_roofline, timings
-from nanogpt.speed.work import memory_by_category, predict_step
-from nanogpt.text.shards import load_manifest
+from nanogpt.metrics import span
+from nanogpt.model import GPT, GPTConfig, num_params
+from nanogpt.precision import READS, LossScaler
+from nanogpt.pretrained import config_from_hf, read_json
+from nanogpt.roofline import Roofline, measure_roofline, timings
+from nanogpt.roofline import memory_by_category, predict_step
+from nanogpt.shards import load_manifest
+from nanogpt.training import train_step
 
 # %%
 predict("17c.3", f"activations of GPT-2 small, {BATCHES[-1]} rows of 1,024", guess=None, unit="GB")
@@ -781,7 +779,7 @@ a certain time. If these rates are the highest that the machine reaches, a step 
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
     """What the device's roofline allows at least for a step: its micro-batches one after the other, and one update."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
@@ -806,7 +804,7 @@ The second way is to make a step. `measured_seconds` builds the model and lets i
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> float:
     """Of a step, measured with random tokens on at most two of its micro-batches."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
@@ -869,12 +867,12 @@ their vocabulary. `shape_of` takes care of a run that begins with a trained mode
 
 
 # %%
-#| export run.given
-from nanogpt.gpt.model import GPTConfig
+#| export labs.long_run.given
+from nanogpt.model import GPTConfig
 
 
 # %%
-#| export run.given
+#| export labs.long_run.given
 def refuse_other_shape(config: Config, shape: GPTConfig) -> None:
     """ValueError if the model of init_from has another shape than the one that the configuration asks for."""
     for name in ("n_layer", "n_head", "n_embd"):
@@ -887,7 +885,7 @@ def refuse_other_shape(config: Config, shape: GPTConfig) -> None:
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 def say_time(steps: int, least: float, measured: float | None) -> None:
     """Print the time of all steps, from the seconds of one: at least, by the roofline; and measured, unless None."""
     if measured is None and steps * least > 365 * 86400:
@@ -909,7 +907,7 @@ def say_memory(shape: GPTConfig, config: Config) -> None:
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 def folder_of(init_from: str) -> Path:
     """The folder of the model that a run begins with; of a run, its newest checkpoint."""
     return latest(init_from) or Path(init_from)
@@ -934,7 +932,7 @@ def shape_of(config: Config, vocab_size: int) -> GPTConfig:
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()

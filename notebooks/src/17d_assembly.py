@@ -12,10 +12,10 @@ Everything here is one process. How several processes share a run is the subject
 """
 
 # %%
-#| default_exp run.assemble
-#| doc run.assemble: From a configuration to a run: data, model and optimizer made, and a checkpoint gone on with.
-#| doc run.training: A run in memory: its parts, all that its steps change, and both as a checkpoint has them.
-#| doc run.plot: Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
+#| default_exp labs.long_run.assemble
+#| doc labs.long_run.assemble: From a configuration to a run: data, model and optimizer made, and a checkpoint gone on with.
+#| doc labs.long_run.training: A run in memory: its parts, all that its steps change, and both as a checkpoint has them.
+#| doc labs.long_run.plot: Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 import contextlib
 import signal
@@ -24,10 +24,10 @@ from functools import partial
 from statistics import fmean, pstdev
 
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.gpt.train import train_step
-from nanogpt.run.checkpoint import save
-from nanogpt.run.config import load_config
-from nanogpt.run.given import refuse_other_shape
+from nanogpt.checkpoint import save
+from nanogpt.config import load_config
+from nanogpt.labs.long_run.given import refuse_other_shape
+from nanogpt.training import train_step
 
 # %% [markdown]
 r"""
@@ -53,7 +53,7 @@ there is no score yet. A value that is not finite stays out of the list. Otherwi
 
 
 # %%
-#| export run.metrics
+#| export metrics
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -63,7 +63,7 @@ WINDOW = 128
 
 
 # %%
-#| export run.metrics
+#| export metrics
 #| blank Window.z: take the value in, then compare it with the mean and deviation of all that is kept
 class Window(deque):
     """The last 128 finite values of a run. The list of them is its state."""
@@ -120,7 +120,7 @@ Now we turn to the run. Its configuration names a folder of shards. If there are
 
 
 # %%
-#| export run.assemble
+#| export
 import shutil
 from contextlib import suppress
 from dataclasses import replace
@@ -129,28 +129,28 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.corpora.prepare import prepare
-from nanogpt.corpora.sources import blocks_in, cut_files, find_files
 from nanogpt.device import pick_device, seed_everything
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.labs.corpora.prepare import prepare
+from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.stories import ensure_corpus
 
 # %%
-#| export run.assemble
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.precision import LossScaler, why_not
-from nanogpt.gpt.pretrained import from_hf, read_json
-from nanogpt.gpt.train import scale_init
-from nanogpt.gpt.weights import load_model
-from nanogpt.run.checkpoint import latest, load as load_state, repair
-from nanogpt.run.config import Config, Data, config_dict, keys
-from nanogpt.text.data import BatchStream, DocumentStream
-from nanogpt.text.shards import load_manifest, open_shards, read_shard
-from nanogpt.text.tokenizer import BPETokenizer
+#| export
+from nanogpt.checkpoint import latest, load as load_state, repair
+from nanogpt.config import Config, Data, config_dict, keys
+from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.optim import make_optimizer
+from nanogpt.precision import LossScaler, why_not
+from nanogpt.pretrained import from_hf, read_json
+from nanogpt.shards import load_manifest, open_shards, read_shard
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init
+from nanogpt.weights import load_model
 
 
 # %%
-#| export run.assemble
+#| export
 def make_data(data: Data) -> None:
     """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
     folder, tokenizer = Path(data.dir), data.tokenizer
@@ -199,7 +199,7 @@ means another word. So `tokenizer_of` tries both places, and accepts a tokenizer
 
 
 # %%
-#| export run.assemble
+#| export
 #| blank tokenizer_of: try the one beside the shards, then the configured one; its fingerprint must be the manifest's
 def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
     """The tokenizer that made the shards, or None if it is neither beside them nor named."""
@@ -222,7 +222,7 @@ We make a batch of each to see that the shapes are right.
 
 
 # %%
-#| export run.assemble
+#| export
 def stream_of(config: Config, device: torch.device) -> BatchStream:
     """The run's batches, of data.dir's training shards."""
     kind = DocumentStream if config.data.documents else BatchStream
@@ -254,7 +254,7 @@ model that is already trained (`init_from`, chapter 19). The function `given_mod
 
 
 # %%
-#| export run.assemble
+#| export
 def first_model(config: Config, manifest: dict) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
     if config.init_from is not None:
@@ -288,7 +288,7 @@ validation loss so far, and the seconds spent. Again we keep all of them in one 
 
 
 # %%
-#| export run.training
+#| export labs.long_run.training
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -298,16 +298,16 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.precision import LossScaler
-from nanogpt.run.checkpoint import random_states, set_random_states
-from nanogpt.run.config import Config, config_dict
-from nanogpt.text.data import BatchStream
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.checkpoint import random_states, set_random_states
+from nanogpt.config import Config, config_dict
+from nanogpt.data import BatchStream
+from nanogpt.model import GPT
+from nanogpt.precision import LossScaler
+from nanogpt.tokenizer import BPETokenizer
 
 
 # %%
-#| export run.training
+#| export labs.long_run.training
 @dataclass
 class Training:
     """A run in memory. `state_dict` holds all that steps change beside the weights: with both, a run goes on bit for bit."""
@@ -349,7 +349,7 @@ From this point on, only dropout draws from this generator.
 
 
 # %%
-#| export run.assemble
+#| export
 def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream: BatchStream) -> Training:
     """A run of these parts, before its first step."""
     c, tokenizer = config, tokenizer_of(config.data, manifest)
@@ -365,7 +365,7 @@ def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream
 
 
 # %%
-#| export run.assemble
+#| export
 def assemble(config: Config) -> Training:
     """All that a run needs, before its first step."""
     device = pick_device(config.run.device)
@@ -389,7 +389,7 @@ name. The plain fields are listed in `KEPT`. The configuration is saved as well,
 
 
 # %%
-#| export run.training
+#| export labs.long_run.training
 KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
 
 
@@ -436,7 +436,7 @@ allowed and two that are not.
 
 
 # %%
-#| export run.assemble
+#| export
 FREE = "run.", "eval.", "train.", "data.dir", "data.source"  # may change on a run's way
 FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
 
@@ -484,7 +484,7 @@ goes on with it.
 
 
 # %%
-#| export run.assemble
+#| export
 def take_weights(run: Training, folder: Path) -> None:
     """Give the run's model the weights of a checkpoint."""
     run.model.load_state_dict(load_model(folder).state_dict())
@@ -498,7 +498,7 @@ def clean(folder: Path, step: int) -> dict | None:
 
 
 # %%
-#| export run.assemble
+#| export
 #| blank resume: the newest checkpoint, if there is one: compare the configurations, assemble, take weights and state
 def resume(config: Config) -> Training:
     """The run as its newest whole checkpoint has it, or at its beginning."""
@@ -551,8 +551,8 @@ Both commands read a model with chapter 08's `load`, so only this function has t
 
 
 # %%
-#| export run.checkpoint
-from nanogpt.run.metrics import read_metrics
+#| export checkpoint
+from nanogpt.metrics import read_metrics
 
 
 def chosen(place: str | Path) -> Path:
@@ -575,15 +575,15 @@ def chosen(place: str | Path) -> Path:
 
 
 # %%
-#| export gpt.sample
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.pretrained import from_hf, read_json
-from nanogpt.gpt.weights import load_model
-from nanogpt.text.tokenizer import BPETokenizer
+#| export sampling
+from nanogpt.model import GPT
+from nanogpt.pretrained import from_hf, read_json
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.weights import load_model
 
 
 # %%
-#| export gpt.sample
+#| export sampling
 #| grows load
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a checkpoint, a run's folder, a Hugging Face GPT-2 folder or a name on the hub."""
@@ -613,7 +613,7 @@ The rest of this sitting is plumbing. Two small helpers for chapter 17e belong t
 
 
 # %%
-#| export run.training
+#| export labs.long_run.training
 class Training(Training):
     @property
     def folder(self) -> Path:
@@ -650,19 +650,19 @@ padding (chapter 13).
 
 
 # %%
-#| export run.given
+#| export labs.long_run.given
 from dataclasses import replace
 from pathlib import Path
 
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.pretrained import from_hf, read_json
-from nanogpt.gpt.weights import load_model
-from nanogpt.run.config import Config
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.config import Config
+from nanogpt.model import GPT
+from nanogpt.pretrained import from_hf, read_json
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.weights import load_model
 
 
 # %%
-#| export run.given
+#| export labs.long_run.given
 def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
     """ValueError if init_from's folder keeps another tokenizer than the one that made the shards: ids would mean other words."""
     file = folder / "tokenizer.json"
@@ -680,7 +680,7 @@ def refuse_other_size(config: Config, tokens: int, needed: int) -> None:
 
 
 # %%
-#| export run.given
+#| export labs.long_run.given
 def given_model(config: Config, manifest: dict) -> GPT:
     """The model of init_from with this run's dropout, in float32. ValueError if the run cannot begin with it."""
     folder = chosen(config.init_from)
@@ -697,7 +697,7 @@ def given_model(config: Config, manifest: dict) -> GPT:
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 #| grows folder_of
 def folder_of(init_from: str) -> Path:
     """The folder of the model that a run begins with; of a run, its newest checkpoint, or its best as runs/x/best."""
@@ -723,7 +723,7 @@ bold. A mean alone would hide a single step that took ten times as long.
 
 
 # %%
-#| export run.metrics
+#| export metrics
 def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
     """Steps and values of those lines that have a finite number there."""
     known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
@@ -731,13 +731,13 @@ def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
 
 
 # %%
-#| export run.plot
+#| export labs.long_run.plot
 import argparse
 import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from nanogpt.run.metrics import read_metrics
+from nanogpt.metrics import read_metrics
 
 PANELS = dict(loss="loss (nats)", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
 
@@ -757,7 +757,7 @@ def draw_run(ax, name: str, lines: Sequence[dict], color: str, label: str) -> No
 
 
 # %%
-#| export run.plot
+#| export labs.long_run.plot
 def draw_runs(runs: dict[str, Sequence[dict]]):
     """A figure of several runs by name: loss, norm, learning rate and throughput against the step, as far as known.
 
@@ -790,7 +790,7 @@ show(draw_runs(runs), alt="The loss of two runs: at the lower rate it falls more
 
 
 # %%
-#| export run.plot
+#| export labs.long_run.plot
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plot`."""
     parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
@@ -834,16 +834,28 @@ from pathlib import Path
 # %%
 #| export cli
 COMMANDS = {
-    "prepare": ("nanogpt.corpora.prepare", "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)"),
-    "plot": ("nanogpt.run.plot", "draw loss, norm, rate and throughput of runs together (chapter 17d)"),
-    "compare": ("nanogpt.run.compare", "where two runs part, and by how much (chapter 17f)"),
-    "train": ("nanogpt.run.trainer", "a run from a YAML file, started or gone on with (chapter 17e)"),
-    "sample": ("nanogpt.gpt.sample", "continue a prompt with a trained model (chapter 08)"),
-    "ladder": ("nanogpt.speed.ladder", "every speed-up on this machine, one on the other (chapter 14)"),
-    "plan": ("nanogpt.plan.plan", "memory, communication, time and cost of a run, by formula (chapter 22)"),
-    "eval": ("nanogpt.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
-    "drill": ("nanogpt.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
-    "flight": ("nanogpt.drills.flight", "what each rank of a deadlock waits for (chapter 20b)"),
+    "prepare": (
+        "nanogpt.labs.corpora.prepare",
+        "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)",
+    ),
+    "plot": (
+        "nanogpt.labs.long_run.plot",
+        "draw loss, norm, rate and throughput of runs together (chapter 17d)",
+    ),
+    "compare": ("nanogpt.labs.long_run.compare", "where two runs part, and by how much (chapter 17f)"),
+    "train": (
+        "nanogpt.labs.long_run.trainer",
+        "a run from a YAML file, started or gone on with (chapter 17e)",
+    ),
+    "sample": ("nanogpt.sampling", "continue a prompt with a trained model (chapter 08)"),
+    "ladder": ("nanogpt.labs.ladder.ladder", "every speed-up on this machine, one on the other (chapter 14)"),
+    "plan": (
+        "nanogpt.labs.plan.plan",
+        "memory, communication, time and cost of a run, by formula (chapter 22)",
+    ),
+    "eval": ("nanogpt.labs.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
+    "drill": ("nanogpt.labs.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
+    "flight": ("nanogpt.labs.drills.flight", "what each rank of a deadlock waits for (chapter 20b)"),
 }
 USAGE = """usage: python -m nanogpt COMMAND [options]
 {commands}

@@ -20,11 +20,11 @@ The next sitting, 17f, is about runs that are killed without being asked. Both s
 """
 
 # %%
-#| default_exp run.trainer
-#| doc run.log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and the run's results.
-#| doc run.looks: What is measured and written on the way, which no later step notices.
-#| doc run.stopping: What asks a run to end, and what it says when it ends for good.
-#| doc run.trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
+#| default_exp labs.long_run.trainer
+#| doc labs.long_run.log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and the run's results.
+#| doc labs.long_run.looks: What is measured and written on the way, which no later step notices.
+#| doc labs.long_run.stopping: What asks a run to end, and what it says when it ends for good.
+#| doc labs.long_run.trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 import csv
 import shutil
 from threading import Thread
@@ -32,9 +32,9 @@ from threading import Thread
 from course import kills
 from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.run.metrics import WINDOW, read_metrics
-from nanogpt.text.shards import read_shard
+from nanogpt.metrics import WINDOW, read_metrics
+from nanogpt.shards import read_shard
+from nanogpt.stories import ensure_corpus
 
 # %%
 STEPS, BAD, STOP = 60, 6, 7  # of a run; batches of garbage; lines after which a run is asked to stop
@@ -52,7 +52,7 @@ changes some of its keys. `resume` (17d) makes a run from a configuration. (The 
 
 
 # %%
-#| export run.trainer
+#| export
 import json
 import math
 import time
@@ -60,15 +60,15 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.gpt import optim
-from nanogpt.gpt.train import train_step
-from nanogpt.run.assemble import resume
-from nanogpt.run.checkpoint import save
-from nanogpt.run.config import Config, load_config
-from nanogpt.run.simple import due
-from nanogpt.run.training import Training
-from nanogpt.speed.roofline import synchronize
-from nanogpt.text.shards import write_shard
+from nanogpt import optim
+from nanogpt.checkpoint import save
+from nanogpt.config import Config, load_config
+from nanogpt.labs.long_run.assemble import resume
+from nanogpt.labs.long_run.training import Training
+from nanogpt.roofline import synchronize
+from nanogpt.shards import write_shard
+from nanogpt.trainer import due
+from nanogpt.training import train_step
 
 
 # %%
@@ -117,7 +117,7 @@ Our rate is a function of the number of updates, too. `learning_rate` uses one o
 
 
 # %%
-#| export run.trainer
+#| export
 #| blank learning_rate: ask the schedule of chapter 15 and multiply by the configured rate
 def learning_rate(config: Config, updates: int) -> float:
     """The rate of the next update, after so many updates: steps that were skipped do not count."""
@@ -144,7 +144,7 @@ A fixed limit cannot recognise a spike. A loss of 4 is good at the beginning of 
 
 
 # %%
-#| export run.trainer
+#| export
 #| blank judged: not finite first; then how unusual loss and norm are, and the limit if there is one
 def judged(run: Training, loss: float, norm: float) -> dict:
     """The norm and both z-scores, for the step's line; with "skipped" if the update must not be made."""
@@ -172,7 +172,7 @@ call `accept` at all, so `update` notes the overflow itself. We make one update 
 
 
 # %%
-#| export run.trainer
+#| export
 def update(run: Training) -> tuple[float, dict, list]:
     """Take a batch, and update the weights unless it is refused: its loss, entries for the line, its micro-batches."""
     c, lr = run.config, learning_rate(run.config, run.updates)
@@ -204,7 +204,7 @@ After the update comes the bookkeeping. `count` counts the step, and the update 
 
 
 # %%
-#| export run.trainer
+#| export
 def count(run: Training, skipped: str | None) -> None:
     """One more step, and one more update unless there is a reason why it was skipped."""
     run.step += 1
@@ -236,8 +236,8 @@ r"""
 
 
 # %%
-#| export run.log
-from nanogpt.run.training import Training
+#| export labs.long_run.log
+from nanogpt.labs.long_run.training import Training
 
 
 def pace(run: Training, seconds: float) -> dict:
@@ -246,7 +246,7 @@ def pace(run: Training, seconds: float) -> dict:
 
 
 # %%
-#| export run.trainer
+#| export
 def one_step(run: Training) -> dict:
     """Make a step: its line for metrics.jsonl."""
     began = time.perf_counter()
@@ -273,7 +273,7 @@ On a terminal a step's line may be overwritten by the next one, so `say` first c
 
 
 # %%
-#| export run.metrics
+#| export metrics
 #| grows SHOWN
 #| grows step_line
 SHOWN = {
@@ -300,7 +300,7 @@ def step_line(line: dict, steps: int) -> str:
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 import sys
 
 
@@ -392,18 +392,18 @@ predict("17e.2", "first loss that differs, with a look after step 3", guess=None
 
 
 # %%
-#| export run.looks
+#| export labs.long_run.looks
 import math
 from collections.abc import Callable
 
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.sample import complete
-from nanogpt.run.checkpoint import random_states, set_random_states
-from nanogpt.run.simple import due
-from nanogpt.run.training import Training
-from nanogpt.text.files import atomically
-from nanogpt.text.shards import load_manifest
+from nanogpt.checkpoint import random_states, set_random_states
+from nanogpt.evaluate import evaluate
+from nanogpt.files import atomically
+from nanogpt.labs.long_run.training import Training
+from nanogpt.model import GPT
+from nanogpt.sampling import complete
+from nanogpt.shards import load_manifest
+from nanogpt.trainer import due
 
 
 # %%
@@ -444,7 +444,7 @@ after a step, and `look` makes them.
 
 
 # %%
-#| export run.looks
+#| export labs.long_run.looks
 def validate(run: Training, model: GPT) -> dict:
     """The validation loss, and the floor where the data have one. Notes which step was the best."""
     loss = evaluate(model, *run.held, precision=run.config.train.dtype)
@@ -465,7 +465,7 @@ def write_sample(run: Training, model: GPT) -> dict:
 
 
 # %%
-#| export run.looks
+#| export labs.long_run.looks
 #| blank look: remember the random states, make the looks, and put the states back
 LOOKS = {"every": validate, "sample_every": write_sample}  # a key of `eval`, and what is done so often
 
@@ -513,13 +513,13 @@ We send ourselves a SIGTERM to try it.
 
 
 # %%
-#| export run.stopping
+#| export labs.long_run.stopping
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from nanogpt.run.training import Training
+from nanogpt.labs.long_run.training import Training
 
 
 def last_good(training: Training) -> str:
@@ -538,7 +538,7 @@ def limit_reached(training: Training, seconds: float) -> str | None:
 
 
 # %%
-#| export run.stopping
+#| export labs.long_run.stopping
 @contextmanager
 def asked_to_stop(training: Training) -> Iterator[Callable[[], str | None]]:
     """A function that says why the run should end after this step, if it should: a signal, a file, the time limit."""
@@ -580,11 +580,11 @@ One detail needs care. When a run goes on, `resume` removes the line of the chec
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 import yaml
 
-from nanogpt.run.config import config_dict
-from nanogpt.text.files import atomically
+from nanogpt.config import config_dict
+from nanogpt.files import atomically
 
 
 def keep_config(training: Training) -> None:
@@ -594,7 +594,7 @@ def keep_config(training: Training) -> None:
 
 
 # %%
-#| export run.trainer
+#| export
 def fit(config: Config, command: str = "the same call") -> Training:
     """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
     run, steps = resume(config), config.train.max_steps
@@ -644,7 +644,7 @@ predict("17e.3", "exit code of a run that SIGTERM has stopped", guess=None)
 
 
 # %%
-#| export run.stopping
+#| export labs.long_run.stopping
 #| blank exit_code: 0 for a finished run, 128 plus the number of the signal that stopped it before its last step, 1 for another stop
 def exit_code(training: Training) -> int:
     """For the shell: 0 for a finished run, 128 plus the signal's number for one that a signal stopped, else 1."""
@@ -689,8 +689,8 @@ Two errors end a run until somebody has done something about them: too many loss
 
 
 # %%
-#| export run.stopping
-from nanogpt.corpora.prepare import DISK_FULL
+#| export labs.long_run.stopping
+from nanogpt.labs.corpora.prepare import DISK_FULL
 
 
 @contextmanager
@@ -726,7 +726,7 @@ on steps, checkpoints and evaluation.
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 import json
 import platform
 import secrets
@@ -740,13 +740,13 @@ from pathlib import Path
 import torch
 
 import nanogpt
-from nanogpt.gpt.model import num_params
-from nanogpt.run.config import Config
-from nanogpt.run.metrics import span
+from nanogpt.config import Config
+from nanogpt.metrics import span
+from nanogpt.model import num_params
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 def introduce(training: Training) -> None:
     """One line: what is about to run, on what, and where it is kept."""
     c, train = training.config, training.config.train
@@ -757,7 +757,7 @@ def introduce(training: Training) -> None:
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 def note_start(training: Training, command: str) -> None:
     """One more line in started.jsonl: with which software, and by which command, the run was begun or resumed."""
     git = ["git", "-C", str(Path(nanogpt.__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
@@ -772,7 +772,7 @@ def note_start(training: Training, command: str) -> None:
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 def report(training: Training) -> None:
     """Print the run's results, and how its time was spent."""
     total = sum(training.seconds.values())
@@ -801,7 +801,7 @@ terminal every step is shown, each in the place of the one before. In a log file
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 def numbers(line: dict) -> dict:
     """What can be drawn."""
     return {key: value for key, value in line.items() if isinstance(value, int | float)}
@@ -822,7 +822,7 @@ def tensorboard(folder: Path, step: int) -> Callable[[dict], object]:
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 def wandb(config: Config) -> Callable[[dict], object]:
     """Sends lines to wandb, which goes on with the run that was begun in this folder."""
     import wandb
@@ -837,7 +837,7 @@ def wandb(config: Config) -> Callable[[dict], object]:
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
     """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
     options, steps, began = config.run, config.train.max_steps, time.monotonic()
@@ -874,7 +874,7 @@ A run has about fifty keys, and nobody knows them by heart. Each is a field of a
 
 
 # %%
-#| export run.configfile
+#| export config
 import inspect
 import json
 import re
@@ -903,12 +903,12 @@ The command reads its options, makes the configuration (`config_of`), and calls 
 
 
 # %%
-#| export run.trainer
+#| export
 import argparse
 import shlex
 
-from nanogpt.run.config import from_depth
-from nanogpt.run.dryrun import dry_run
+from nanogpt.config import from_depth
+from nanogpt.labs.plan.dryrun import dry_run
 
 HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
 
@@ -923,13 +923,15 @@ code is then 130, 143, 1 and 1. 0 says that the run is finished.
 
 
 # %%
-#| export run.trainer
+#| export
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
     every_key = "\n".join(["keys and their defaults:", *key_lines(Config)])
     looks = {"description": HELP, "epilog": every_key}
     parser = argparse.ArgumentParser(**looks, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", help="a YAML file, the name of one in configs/, or the folder of a run")
+    parser.add_argument(
+        "config", help="a YAML file, the name of one in nanogpt/configs/, or the folder of a run"
+    )
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="all keys are below")
     parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
     parser.add_argument(
@@ -940,7 +942,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 # %%
-#| export run.trainer
+#| export
 def config_of(args: argparse.Namespace) -> Config:
     """The run that the options ask for; of a run's folder, the one that was begun there."""
     file, place = args.config, []

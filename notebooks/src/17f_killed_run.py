@@ -16,8 +16,8 @@ Then we ask three questions about such runs. How large is the damage if a checkp
 """
 
 # %%
-#| default_exp run.compare
-#| doc run.compare: Where two runs part; the command `compare`.
+#| default_exp labs.long_run.compare
+#| doc labs.long_run.compare: Where two runs part; the command `compare`.
 import contextlib
 import io
 import json
@@ -27,11 +27,11 @@ from unittest.mock import patch
 from course import kills
 from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.run.checkpoint import checkpoints
-from nanogpt.run.config import load_config
-from nanogpt.run.looks import LOOKS
-from nanogpt.run.trainer import learning_rate, one_step
+from nanogpt.checkpoint import checkpoints
+from nanogpt.config import load_config
+from nanogpt.labs.long_run.looks import LOOKS
+from nanogpt.labs.long_run.trainer import learning_rate, one_step
+from nanogpt.stories import ensure_corpus
 
 # %%
 STEPS, EVERY, KILLS = 60, 10, 3  # of a run; from checkpoint to checkpoint; how often it is killed
@@ -54,22 +54,22 @@ The first of the three cells has the imports of the trainer's module.)
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from nanogpt.corpora.chunks import alone_in
-from nanogpt.run.assemble import resume
-from nanogpt.run.checkpoint import prune, save
-from nanogpt.run.config import Config
-from nanogpt.run.log import introduce, keep_config, note_start, report, say, writers
-from nanogpt.run.looks import due_looks, look
-from nanogpt.run.simple import due
-from nanogpt.run.stopping import asked_to_stop, naming_last_good
-from nanogpt.run.training import Training
+from nanogpt.checkpoint import prune, save
+from nanogpt.config import Config
+from nanogpt.labs.corpora.chunks import alone_in
+from nanogpt.labs.long_run.assemble import resume
+from nanogpt.labs.long_run.log import introduce, keep_config, note_start, report, say, writers
+from nanogpt.labs.long_run.looks import due_looks, look
+from nanogpt.labs.long_run.stopping import asked_to_stop, naming_last_good
+from nanogpt.labs.long_run.training import Training
+from nanogpt.trainer import due
 
 
 # %%
@@ -119,7 +119,7 @@ meanwhile, and `finish_step` adds the results of the looks to it.
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
     folder = run.folder / f"step_{run.step:06d}"
@@ -135,7 +135,7 @@ def tidy(run: Training) -> None:
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 #| blank finish_step: the checkpoint if it is due, then the looks, whose results join run.record, then tidy
 def finish_step(run: Training, metrics) -> None:
     """Do everything that is due after a step. The checkpoint comes first: an evaluation may run out of memory."""
@@ -195,7 +195,7 @@ The remedy is to save the unfinished line as well. It is in `run.record`, which 
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 #| blank make_steps: a step unless its line is already there; ask why; finish the step; hand the line to the writers
 def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> None:
     """Make steps up to the last one, or until why() gives a reason to stop. FloatingPointError if too many are not finite."""
@@ -230,7 +230,7 @@ with open(run.folder / "metrics.jsonl", "ab", 0) as metrics:
     make_steps(run, metrics, enough, list(writers(run.config, metrics, run.step)))
 
 # %%
-from nanogpt.run.metrics import read_metrics
+from nanogpt.metrics import read_metrics
 
 lines = read_metrics(run.folder)
 assert [line["step"] for line in lines] == list(range(1, 23)), "a line is missing"
@@ -248,7 +248,7 @@ And two `with` statements surround the loop in `fit`: `alone_in` (16b) makes sur
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 def say_rate(run: Training) -> None:
     """Say that the learning rate rises: behind the warm-up no schedule does, so the run has another one than before."""
     before, now = run.optimizer.param_groups[0]["lr"], learning_rate(run.config, run.updates)
@@ -276,7 +276,7 @@ def say_end(run: Training, command: str) -> None:
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 #| grows fit
 def fit(config: Config, command: str = "the same call") -> Training:
     """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
@@ -343,7 +343,7 @@ the command `python -m nanogpt compare RUN RUN` in the appendix prints its sente
 import argparse
 import math
 
-from nanogpt.run.metrics import column, read_metrics
+from nanogpt.metrics import column, read_metrics
 
 
 def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
@@ -490,8 +490,8 @@ parameters:
 # %%
 import time
 
-from nanogpt.run.checkpoint import pack, serialize, to_disk
-from nanogpt.text.shards import file_sha256
+from nanogpt.checkpoint import pack, serialize, to_disk
+from nanogpt.shards import file_sha256
 
 
 def took(call: Callable, *args) -> tuple:
@@ -526,15 +526,15 @@ On a GPU whose data sheet chapter 09 has, the line should also show the MFU, the
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 import torch
 
-from nanogpt.speed.roofline import peak_of
-from nanogpt.speed.work import mfu, step_flops
+from nanogpt.roofline import peak_of
+from nanogpt.roofline import mfu, step_flops
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 #| grows pace
 def peak_flops(device: torch.device, precision: str) -> float | None:
     """FLOP/s by the GPU's data sheet, where there is one."""

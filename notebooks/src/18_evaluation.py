@@ -11,8 +11,8 @@ learn, for each kind of decision. Chapter 18b asks questions on texts whose floo
 """
 
 # %%
-#| default_exp evals.losses
-#| doc evals.excess: What a model pays above the floor, token by token, and for which kind of decision.
+#| default_exp evaluate
+#| doc labs.evals.excess: What a model pays above the floor, token by token, and for which kind of decision.
 import copy
 import csv
 import json
@@ -24,15 +24,15 @@ from pathlib import Path
 from course.figures import evaluation as figures
 from course.figures.training import costs
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus, stories
+from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evals.losses import evaluating
-from nanogpt.gpt.model import GPTConfig
-from nanogpt.gpt.train import scale_init, train
-from nanogpt.gpt.weights import load_model
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards, read_shard
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.evaluate import evaluating
+from nanogpt.model import GPTConfig
+from nanogpt.shards import open_shards, read_shard
+from nanogpt.stories import ensure_corpus, stories
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init, train
+from nanogpt.weights import load_model
 
 # %%
 #| export
@@ -45,9 +45,9 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.precision import autocast
-from nanogpt.text.shards import document_starts
+from nanogpt.model import GPT
+from nanogpt.precision import autocast
+from nanogpt.shards import document_starts
 
 # %% [markdown]
 r"""
@@ -513,7 +513,7 @@ are still to come, the probability of this way, and the facts that were drawn, s
 
 
 # %%
-#| export evals.excess
+#| export labs.evals.excess
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -522,12 +522,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanogpt.corpora.corpus import entries, said
-from nanogpt.corpora.grammar import Count, Draw, Part, Pick, Recall, Text, alternatives
+from nanogpt.stories import entries, said
+from nanogpt.stories import Count, Draw, Part, Pick, Recall, Text, alternatives
 
 
 # %%
-#| export evals.excess
+#| export labs.evals.excess
 class Reading(NamedTuple):
     """One way to understand a text so far."""
 
@@ -551,7 +551,7 @@ name, branches in the same way into all entries of a pool. All other parts have 
 
 
 # %%
-#| export evals.excess
+#| export labs.evals.excess
 def told_on(reading: Reading) -> Iterator[Reading]:
     """All continuations of a reading, up to the next space or the end."""
     if not reading.parts or " " in reading.told[1:]:
@@ -571,7 +571,7 @@ def told_on(reading: Reading) -> Iterator[Reading]:
 
 
 # %%
-#| export evals.excess
+#| export labs.evals.excess
 def next_words(readings: Iterable[Reading]) -> dict[str, list[Reading]]:
     """The words that can come next, each up to its next space, and how a reader who has heard it reads on."""
     found: dict[str, list[Reading]] = {}
@@ -591,7 +591,7 @@ cannot know in advance, because the grammar chooses the next sentence there. All
 
 
 # %%
-#| export evals.excess
+#| export labs.evals.excess
 ADJECTIVES = "color", "good", "look", "mood", "weather"
 DRAWN = {"girl": "names, new", "boy": "names, new", **dict.fromkeys(("many", "few", "some"), "counts, new")}
 
@@ -615,7 +615,7 @@ def kind_of(part: Part, symbol: str) -> str:
 
 
 # %%
-#| export evals.excess
+#| export labs.evals.excess
 @cache
 def lines(symbol: str) -> list[tuple]:
     """A symbol's alternatives, each part with its kind."""
@@ -629,7 +629,7 @@ A token gets the kind of the part in which its first letter is.
 
 
 # %%
-#| export evals.excess
+#| export labs.evals.excess
 KINDS = (
     *("names, new", "names, again", "counts, new", "counts, copied", "counts, computed", "things, new"),
     *("things, again", "adjectives", "other words", "openings", "fixed words", "the end"),
@@ -676,7 +676,7 @@ this way, and then goes on with the readings of the word.
 
 
 # %%
-#| export evals.excess
+#| export labs.evals.excess
 def perfect_reader(text: str, tokenizer) -> list[tuple[float, str]]:
     """The cost of each token of a story, and of its end, for one who knows the grammar, in nats; and its kind.
 
@@ -717,7 +717,7 @@ Fixed words cost the perfect reader nothing. A new name costs ln 12 = 2.485 nats
 
 
 # %%
-#| export evals.excess
+#| export labs.evals.excess
 @dataclass(frozen=True)
 class Floor:
     """The ids of stories, an <|endoftext|> before each and after the last. For every id but the first there are the
@@ -739,7 +739,7 @@ class Floor:
 
 
 # %%
-#| export evals.excess
+#| export labs.evals.excess
 class Floor(Floor):
     def by_kind(self, nats: np.ndarray) -> dict[str, float]:
         """The sum of some nats, one for each id but the first, of each kind, per story: the parts of their sum."""

@@ -10,9 +10,9 @@ This chapter asks one well-known set of questions, HellaSwag. First we write the
 """
 
 # %%
-#| default_exp evals.hellaswag
-#| doc evals.hellaswag: HellaSwag: each context read once for its four endings, and which of them the model finds likeliest.
-#| doc evals.command: The command `eval`: a checkpoint, some tasks, a line for each.
+#| default_exp labs.evals.hellaswag
+#| doc labs.evals.hellaswag: HellaSwag: each context read once for its four endings, and which of them the model finds likeliest.
+#| doc labs.evals.command: The command `eval`: a checkpoint, some tasks, a line for each.
 import tempfile
 import time
 from dataclasses import replace
@@ -21,14 +21,14 @@ from statistics import median
 
 from course.figures import hellaswag as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device
-from nanogpt.gpt.model import GPTConfig
-from nanogpt.gpt.train import scale_init, train
-from nanogpt.gpt.weights import load_model, save_model
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.model import GPTConfig
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init, train
+from nanogpt.weights import load_model, save_model
 
 # %%
 #| export
@@ -36,6 +36,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
@@ -46,9 +47,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nanogpt
-from nanogpt.evals.losses import evaluating
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.precision import autocast
+from nanogpt.evaluate import evaluating
+from nanogpt.model import GPT
+from nanogpt.precision import autocast
 
 # %% [markdown]
 r"""
@@ -98,8 +99,8 @@ Each line of the file is a question in JSON: the context `ctx`, a list of `endin
 
 # %%
 #| export
-DATA = Path(nanogpt.__file__).resolve().parents[1] / "data"
-COURSE, REAL = DATA / "hellaswag_course.jsonl", DATA / "downloads" / "hellaswag_val.jsonl"
+COURSE = files("nanogpt") / "resources/hellaswag_course.jsonl"
+REAL = Path(nanogpt.__file__).parents[1] / "data/downloads/hellaswag_val.jsonl"
 
 
 def default_items() -> Path:
@@ -535,13 +536,13 @@ function without a run, we give it an object that has only the tokenizer and the
 # %%
 from types import SimpleNamespace
 
-from nanogpt.run.config import load_config
-from nanogpt.run.looks import validate, write_sample
-from nanogpt.run.training import Training
+from nanogpt.config import load_config
+from nanogpt.labs.long_run.looks import validate, write_sample
+from nanogpt.labs.long_run.training import Training
 
 
 # %%
-#| export run.looks
+#| export labs.long_run.looks
 #| grows LOOKS
 def score_hellaswag(training: Training, model: GPT) -> dict:
     """The accuracies on HellaSwag."""
@@ -569,7 +570,7 @@ The command makes the measurements of this chapter and the one before: losses, a
 
 
 # %%
-#| export evals.command
+#| export labs.evals.command
 import json
 import math
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -578,19 +579,19 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.corpora.corpus import stories
+from nanogpt.checkpoint import chosen
+from nanogpt.config import load_config
 from nanogpt.device import pick_device
-from nanogpt.evals.excess import Floor
-from nanogpt.evals.losses import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
-from nanogpt.gpt.sample import load
-from nanogpt.run.checkpoint import chosen
-from nanogpt.run.config import load_config
-from nanogpt.text.files import save_json
-from nanogpt.text.shards import open_shards, read_shard
+from nanogpt.evaluate import answer_accuracy, bits_per_byte, mean_and_error, token_bytes, token_losses
+from nanogpt.files import save_json
+from nanogpt.labs.evals.excess import Floor
+from nanogpt.sampling import load
+from nanogpt.shards import open_shards, read_shard
+from nanogpt.stories import stories
 
 
 # %%
-#| export evals.command
+#| export labs.evals.command
 def data_of(args: Namespace) -> str:
     """The folder of shards: the one that --data names, else the run's own, else the stories."""
     kept = chosen(args.checkpoint).parent / "config.yaml"
@@ -600,7 +601,7 @@ def data_of(args: Namespace) -> str:
 
 
 # %%
-#| export evals.command
+#| export labs.evals.command
 def val(model, tokenizer, args: Namespace) -> dict[str, float]:
     """Loss, its error, perplexity and bits per byte on the first --tokens of a split; a reading of test is recorded."""
     if args.split == "test" and not args.final:
@@ -621,7 +622,7 @@ def val(model, tokenizer, args: Namespace) -> dict[str, float]:
 
 
 # %%
-#| export evals.command
+#| export labs.evals.command
 def read_again(args: Namespace, loss: float) -> dict[str, int]:
     """Append this reading of the test set to test_reads.jsonl beside the shards; how many there are now."""
     log = Path(args.data) / "test_reads.jsonl"
@@ -632,7 +633,7 @@ def read_again(args: Namespace, loss: float) -> dict[str, int]:
 
 
 # %%
-#| export evals.command
+#| export labs.evals.command
 def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
     """Nats a story above the floor, by kind of decision, on 200 stories that no shard of the course holds."""
     floor = Floor.of((story.text for story in stories(200, seed=1)), tokenizer)
@@ -642,7 +643,7 @@ def excess(model, tokenizer, args: Namespace) -> dict[str, float]:
 
 
 # %%
-#| export evals.command
+#| export labs.evals.command
 TASKS = {
     "val": val,
     "hellaswag": lambda model, tokenizer, args: accuracy(
@@ -654,7 +655,7 @@ TASKS = {
 
 
 # %%
-#| export evals.command
+#| export labs.evals.command
 HELP = """How good is a checkpoint? Of the course, or a Hugging Face GPT-2.
 
   python -m nanogpt eval --checkpoint data/built/model --tasks val,answers,excess
@@ -676,7 +677,7 @@ OPTIONS = {
 
 
 # %%
-#| export evals.command
+#| export labs.evals.command
 def parser() -> ArgumentParser:
     """The options of `python -m nanogpt eval`."""
     parser = ArgumentParser(description=HELP, formatter_class=RawDescriptionHelpFormatter)
@@ -688,7 +689,7 @@ def parser() -> ArgumentParser:
 
 
 # %%
-#| export evals.command
+#| export labs.evals.command
 def run(args: Namespace) -> None:
     """`python -m nanogpt eval`, its options parsed: a line for each result."""
     names = [name.strip() for name in args.tasks.split(",")]
@@ -767,7 +768,7 @@ def for_harness(model: GPT, tokenizer, *, batch=8, precision="float32"):
     """The model as an lm_eval.api.model.LM, for tasks that ask for log-likelihoods. Needs the package lm-eval."""
     from lm_eval.api.model import TemplateLM
 
-    from nanogpt.evals.losses import token_losses
+    from nanogpt.evaluate import token_losses
 
     class Adapter(TemplateLM):
         eot_token_id = tokenizer.eot

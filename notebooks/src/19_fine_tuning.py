@@ -9,8 +9,8 @@ forgetting in nats above a known floor.
 """
 
 # %%
-#| default_exp run.lora
-#| doc run.lora: Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
+#| default_exp lora
+#| doc lora: Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
 import copy
 import hashlib
 from collections import Counter
@@ -20,19 +20,19 @@ import numpy as np
 from course.figures import fine_tuning as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.other_town import SWAPPED, retold, swapped_rules
-from nanogpt.corpora.corpus import ensure_corpus, entries, entropy, floor_per_token, readings, stories
-from nanogpt.corpora.grammar import POOLS
+from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evals.losses import answer_accuracy, evaluate, evaluating
-from nanogpt.gpt.model import SIZES, num_params
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.precision import best_precision
-from nanogpt.gpt.train import train, train_step
-from nanogpt.gpt.weights import load_model
-from nanogpt.speed.work import memory_by_category, saved_bytes
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.evaluate import answer_accuracy, evaluate, evaluating
+from nanogpt.model import SIZES, num_params
+from nanogpt.optim import make_optimizer
+from nanogpt.precision import best_precision
+from nanogpt.roofline import memory_by_category, saved_bytes
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus, entries, entropy, floor_per_token, readings, stories
+from nanogpt.stories import POOLS
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import train, train_step
+from nanogpt.weights import load_model
 
 # %%
 #| export
@@ -48,10 +48,10 @@ from safetensors.torch import load as tensors_in
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.pretrained import parameters_by_hf_name
-from nanogpt.gpt.weights import UNREADABLE, digest
-from nanogpt.text.files import atomically, save_json
+from nanogpt.files import atomically, save_json
+from nanogpt.model import GPT
+from nanogpt.pretrained import parameters_by_hf_name
+from nanogpt.weights import UNREADABLE, digest
 
 # %% [markdown]
 r"""
@@ -735,12 +735,12 @@ hub, so `load` calls itself for it. This also brings the base's tokenizer. Below
 """
 
 # %%
-from nanogpt.gpt.sample import complete
+from nanogpt.sampling import complete
 
 # %%
-#| export gpt.sample
-from nanogpt.gpt.pretrained import from_hf, read_json
-from nanogpt.text.tokenizer import BPETokenizer
+#| export sampling
+from nanogpt.pretrained import from_hf, read_json
+from nanogpt.tokenizer import BPETokenizer
 
 
 # %%
@@ -762,11 +762,11 @@ def base_of(folder: Path) -> str:
 
 
 # %%
-#| export gpt.sample
+#| export sampling
 #| grows load
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a checkpoint, a run's or an adapter's folder, a Hugging Face folder or a name on the hub."""
-    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
+    from nanogpt.checkpoint import chosen  # here: a model alone needs no run
 
     folder = chosen(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most

@@ -12,8 +12,8 @@ not rewarded. We ask one question in this chapter: **what do rewards bring that 
 """
 
 # %%
-#| default_exp run.rewards
-#| doc run.rewards: Learning from answers: the loss on an answer alone, rewards for right ones, and what keeps a model near where it began.
+#| default_exp labs.tuning.rewards
+#| doc labs.tuning.rewards: Learning from answers: the loss on an answer alone, rewards for right ones, and what keeps a model near where it began.
 import json
 import math
 from collections import Counter
@@ -21,16 +21,16 @@ from pathlib import Path
 
 from course.figures import rewards as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus, readings, stories
-from nanogpt.corpora.grammar import NUMBERS
+from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evals.excess import Floor
-from nanogpt.evals.losses import token_losses
-from nanogpt.gpt.train import train
-from nanogpt.gpt.weights import load_model
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.evaluate import token_losses
+from nanogpt.labs.evals.excess import Floor
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus, readings, stories
+from nanogpt.stories import NUMBERS
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import train
+from nanogpt.weights import load_model
 
 # %%
 #| export
@@ -41,9 +41,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanogpt.corpora.corpus import Story
-from nanogpt.evals.losses import evaluating
-from nanogpt.gpt.model import GPT
+from nanogpt.evaluate import evaluating
+from nanogpt.model import GPT
+from nanogpt.stories import Story
 
 # %% [markdown]
 r"""

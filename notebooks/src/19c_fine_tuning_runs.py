@@ -18,30 +18,30 @@ This sitting adds the three keys, one after the other. The loop, the step and th
 """
 
 # %%
-#| default_exp text.answers
-#| doc text.answers: The loss on answers alone: which tokens belong to an answer, in training and in validation.
+#| default_exp labs.tuning.answers
+#| doc labs.tuning.answers: The loss on answers alone: which tokens belong to an answer, in training and in validation.
 import os
 import random
 import shutil
 
 from course.notebook import answer, checkpoint, grown, predict, predictions
 from course.torchrun import so_far, so_far_killed
-from nanogpt.corpora.corpus import ensure_corpus, stories
-from nanogpt.corpora.prepare import prepare
+from nanogpt.config import load_config
+from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt.sample import load
-from nanogpt.gpt.train import train
-from nanogpt.gpt.weights import load_model
-from nanogpt.run.assemble import held_out
-from nanogpt.run.compare import verdict
-from nanogpt.run.config import load_config
-from nanogpt.run.metrics import read_metrics
-from nanogpt.run.rewards import Question, questions, share_right
-from nanogpt.run.trainer import fit
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.evaluate import evaluate
+from nanogpt.labs.corpora.prepare import prepare
+from nanogpt.labs.long_run.assemble import held_out
+from nanogpt.labs.long_run.compare import verdict
+from nanogpt.labs.long_run.trainer import fit
+from nanogpt.labs.tuning.rewards import Question, questions, share_right
+from nanogpt.metrics import read_metrics
+from nanogpt.sampling import load
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus, stories
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import train
+from nanogpt.weights import load_model
 
 # %%
 #| export
@@ -54,9 +54,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.evals.losses import token_losses
-from nanogpt.gpt.model import GPT
-from nanogpt.text.data import BatchStream
+from nanogpt.data import BatchStream
+from nanogpt.evaluate import token_losses
+from nanogpt.model import GPT
 
 # %% [markdown]
 r"""
@@ -186,20 +186,20 @@ from typing import Literal
 
 from safetensors.torch import load as tensors_in
 
-from nanogpt.gpt.model import GPTConfig
-from nanogpt.gpt.train import scale_init
-from nanogpt.gpt.weights import save_model
-from nanogpt.run.assemble import tokenizer_of
-from nanogpt.run.config import STRICT, Config, Count, Data, Model, Name, Positive, Rate, Train, config_dict
-from nanogpt.run.given import given_model
-from nanogpt.run.lora import ADAPTER, add_lora, base_digest, lora_parameters, save_adapter
-from nanogpt.run.log import say
-from nanogpt.run.training import Training
-from nanogpt.text.shards import load_manifest
+from nanogpt.config import STRICT, Config, Count, Data, Model, Name, Positive, Rate, Train, config_dict
+from nanogpt.labs.long_run.assemble import tokenizer_of
+from nanogpt.labs.long_run.given import given_model
+from nanogpt.labs.long_run.log import say
+from nanogpt.labs.long_run.training import Training
+from nanogpt.lora import ADAPTER, add_lora, base_digest, lora_parameters, save_adapter
+from nanogpt.model import GPTConfig
+from nanogpt.shards import load_manifest
+from nanogpt.training import scale_init
+from nanogpt.weights import save_model
 
 
 # %%
-#| export run.config
+#| export config
 @dataclass(frozen=True)
 class Lora:
     """Adapters beside the frozen weights of init_from: chapters 19 and 19c."""
@@ -226,12 +226,12 @@ numbers.
 
 
 # %%
-#| export run.assemble
-from nanogpt.run.lora import add_lora, lora_parameters
+#| export labs.long_run.assemble
+from nanogpt.lora import add_lora, lora_parameters
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows first_model
 #| blank first_model: begin with given_model where init_from is set, and add the adapters of config.lora if it has a rank
 def first_model(config: Config, manifest: dict) -> GPT:
@@ -265,8 +265,8 @@ A checkpoint of such a run should keep the adapters alone, since the base is in 
 
 
 # %%
-#| export run.checkpoint
-from nanogpt.run.lora import lora_parameters, save_adapter
+#| export checkpoint
+from nanogpt.lora import lora_parameters, save_adapter
 
 
 def save_weights(folder: Path, model: GPT, state: dict) -> None:
@@ -288,7 +288,7 @@ When the run goes on, `take_weights` puts the numbers back. For adapters it call
 
 
 # %%
-#| export run.lora
+#| export lora
 #| blank take_adapter: refuse another base; then load_state_dict, with strict=False, since the file has the adapters alone
 def take_adapter(model: GPT, folder: Path) -> None:
     """Give a model's adapters the numbers of a checkpoint. ValueError if the base beside them is another one."""
@@ -301,7 +301,7 @@ def take_adapter(model: GPT, folder: Path) -> None:
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows take_weights
 def take_weights(run: Training, folder: Path) -> None:
     """Give the run's model, or its adapters, the weights of a checkpoint."""
@@ -367,7 +367,7 @@ Replay was the best remedy against forgetting in both chapters. In the trainer i
 
 
 # %%
-#| export run.config
+#| export config
 @dataclass(frozen=True)
 class Data(Data):
     mix: dict[Name, Positive] | None = None  # a weight for each folder, dir among them; null: dir alone
@@ -382,12 +382,12 @@ r"""
 
 
 # %%
-#| export run.assemble
-from nanogpt.text.mixture import MixedStream
+#| export labs.long_run.assemble
+from nanogpt.labs.corpora.mixture import MixedStream
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows stream_of
 #| blank batches_of: one stream of data.dir without a mixture; else a stream of B = 1 for each folder, in a MixedStream
 def batches_of(config: Config, device: torch.device, rank: int = 0, world_size: int = 1) -> BatchStream:
@@ -499,7 +499,7 @@ What if the run reads a mixture? The old stories are there so that they are not 
 
 
 # %%
-#| export run.config
+#| export config
 @dataclass(frozen=True)
 class Data(Data):
     answers_after: str = ""  # in dir's documents what follows this text alone counts in the loss; empty: all
@@ -507,11 +507,11 @@ class Data(Data):
 
 # %%
 from nanogpt.device import seed_everything
-from nanogpt.gpt.precision import LossScaler
+from nanogpt.precision import LossScaler
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows begun
 def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream: BatchStream) -> Training:
     """A run of these parts, before its first step."""
@@ -685,20 +685,20 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from nanogpt.gpt import optim
-from nanogpt.gpt.model import num_params
-from nanogpt.gpt.precision import READS
-from nanogpt.gpt.train import train_step
-from nanogpt.run.checkpoint import MANIFEST, pack, serialize, to_disk
-from nanogpt.run.dryrun import measure_roofline, say_time, shape_of, step_seconds
-from nanogpt.speed.roofline import Roofline, timings
-from nanogpt.speed.work import memory_by_category, predict_step
-from nanogpt.text.files import atomically, save_json
-from nanogpt.text.shards import file_sha256, manifest_sha256
+from nanogpt import optim
+from nanogpt.checkpoint import MANIFEST, pack, serialize, to_disk
+from nanogpt.files import atomically, save_json
+from nanogpt.labs.plan.dryrun import measure_roofline, say_time, shape_of, step_seconds
+from nanogpt.model import num_params
+from nanogpt.precision import READS
+from nanogpt.roofline import Roofline, timings
+from nanogpt.roofline import memory_by_category, predict_step
+from nanogpt.shards import file_sha256, manifest_sha256
+from nanogpt.training import train_step
 
 
 # %%
-#| export run.checkpoint
+#| export checkpoint
 def seal(aside: Path, target: Path, step: int) -> None:
     """Write the manifest of a folder's files, wait for the disk, and give the folder its name."""
     manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
@@ -711,7 +711,7 @@ def seal(aside: Path, target: Path, step: int) -> None:
 
 
 # %%
-#| export run.checkpoint
+#| export checkpoint
 #| grows save
 def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None) -> Path:
     """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes.
@@ -745,13 +745,13 @@ When a validation is due, the loop calls `validate` of chapter 17e. It asks `mea
 
 
 # %%
-#| export run.looks
-from nanogpt.run.assemble import held_out
-from nanogpt.run.log import say
+#| export labs.long_run.looks
+from nanogpt.labs.long_run.assemble import held_out
+from nanogpt.labs.long_run.log import say
 
 
 # %%
-#| export run.looks
+#| export labs.long_run.looks
 #| grows validate
 def measured_loss(run: Training, model: GPT, evaluate: Callable) -> tuple[float, dict]:
     """The validation loss, by `evaluate` or of answers alone; and for the step's line the floor, and the loss of each
@@ -784,7 +784,7 @@ r"""
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows value_of
 def value_of(config: dict, key: str):
     """What a configuration, as a dictionary, has under a key with dots; the default if it is older than the key."""
@@ -800,9 +800,9 @@ print("an old configuration has lora.rank:", value_of({"model": {}}, "lora.rank"
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 #| grows introduce
-from nanogpt.run.lora import lora_parameters
+from nanogpt.lora import lora_parameters
 
 
 def introduce(training: Training) -> None:
@@ -826,8 +826,8 @@ of the input, the other the gradient of the weight. The second is left out. In t
 
 
 # %%
-#| export run.dryrun
-from nanogpt.run.lora import add_lora, lora_parameters
+#| export labs.plan.dryrun
+from nanogpt.lora import add_lora, lora_parameters
 
 
 def adapter_numbers(shape: GPTConfig, config: Config) -> int:
@@ -841,7 +841,7 @@ def adapter_numbers(shape: GPTConfig, config: Config) -> int:
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 def of_adapters(held: dict[str, float], shape: GPTConfig, config: Config) -> dict[str, float]:
     """Bytes by category, of all weights, corrected for a run that trains adapters alone: they have the gradients and averages."""
     numbers, P = adapter_numbers(shape, config), num_params(shape)
@@ -877,7 +877,7 @@ The functions of chapter 17c's dry run call these two. Each grows by a line, and
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 #| grows say_memory, least_seconds
 def say_memory(shape: GPTConfig, config: Config) -> None:
     """Print what a step keeps, by category, as if all numbers were float32."""
@@ -898,7 +898,7 @@ def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 #| grows measured_seconds
 def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> float:
     """Of a step, measured with random tokens on at most two of its micro-batches."""
@@ -915,7 +915,7 @@ def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> 
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 def say_epochs(config: Config) -> None:
     """Print how often the run reads each of its folders whose shards are there."""
     c, T = config, config.model.block_size
@@ -931,7 +931,7 @@ def say_epochs(config: Config) -> None:
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 #| grows dry_run
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""

@@ -18,17 +18,17 @@ was measured here was measured on gloo; what the chapter says about NCCL and GPU
 """
 
 # %%
-#| default_exp parallel.distributed
-#| doc parallel.distributed: Many processes as one: who this one is, its group, ring and averages, DDP, and a clear end when one is lost.
-#| doc parallel.buckets: Gradients averaged while backward still computes: all in one message, one by one, or in buckets.
-#| doc drills.ddp: A model, its rows and checks for several processes; and the command `drill`, under torchrun.
+#| default_exp distributed
+#| doc distributed: Many processes as one: who this one is, its group, ring and averages, DDP, and a clear end when one is lost.
+#| doc labs.parallel.buckets: Gradients averaged while backward still computes: all in one message, one by one, or in buckets.
+#| doc labs.drills.ddp: A model, its rows and checks for several processes; and the command `drill`, under torchrun.
 from course.figures import ddp as figures
 from course.local_ranks import local_ranks
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.processes import Processes, torchrun_script
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.precision import autocast
-from nanogpt.gpt.train import both_finite, gradient_is_fine
+from nanogpt.precision import autocast
+from nanogpt.stories import ensure_corpus
+from nanogpt.training import both_finite, gradient_is_fine
 
 DATA = "../data/built/stories"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
@@ -200,10 +200,10 @@ import sys
 import torch
 import torch.distributed as dist
 
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.parallel.distributed import Ranks, average_gradients, my_rows, torchrun_ranks
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import described, open_shards
+from nanogpt.data import DocumentStream
+from nanogpt.distributed import Ranks, average_gradients, my_rows, torchrun_ranks
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.shards import described, open_shards
 
 shards = open_shards(sys.argv[1], "train")
 config = GPTConfig(block_size=64, vocab_size=described(shards)[0], n_layer=2, n_head=8, n_embd=128)
@@ -258,14 +258,14 @@ rank 0 returned. They use this notebook's cells as you have run them last. We ca
 """
 
 # %%
-#| export drills.ddp
+#| export labs.drills.ddp
 import torch
 
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.train import scale_init
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import described, open_shards
+from nanogpt.data import DocumentStream
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import make_optimizer
+from nanogpt.shards import described, open_shards
+from nanogpt.training import scale_init
 
 SHAPE = {"n_layer": 2, "n_head": 8, "n_embd": 128, "block_size": 64}
 ROWS, SEED, LR = 8, 0, 2e-3
@@ -287,7 +287,7 @@ All drills train the same small model. `fresh` makes it, with its optimizer and 
 
 
 # %%
-#| export drills.ddp
+#| export labs.drills.ddp
 def fresh(ranks: Ranks, data: str, rows: int = ROWS, **shape):
     """A model, its optimizer and a stream of this rank's part of `rows` rows: on all ranks the same weights.
 
@@ -315,7 +315,7 @@ the buffer, and copies the means back.
 """
 
 # %%
-#| export parallel.buckets
+#| export labs.parallel.buckets
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -400,7 +400,7 @@ after backward we wait for all of them.
 
 
 # %%
-#| export parallel.buckets
+#| export labs.parallel.buckets
 #| blank EagerAverage.send: start an asynchronous all-reduce of p.grad, and remember the parameter and the work
 class EagerAverage:
     """Averages each gradient by a message of its own, which starts the moment the gradient is ready."""
@@ -441,7 +441,7 @@ size.
 
 
 # %%
-#| export parallel.buckets
+#| export labs.parallel.buckets
 def in_buckets(parameters: list[Tensor], cap: float) -> list[list[Tensor]]:
     """Neighbours together, as long as they have at most `cap` bytes; a larger parameter has a bucket of its own."""
     buckets, room = [], 0.0
@@ -471,7 +471,7 @@ parameter gets no gradient, its bucket is never full.
 
 
 # %%
-#| export parallel.buckets
+#| export labs.parallel.buckets
 #| blank Bucket.ready: one gradient less is missing; with none missing, fill the buffer and send it
 class Bucket:
     """Parameters whose gradients travel in one message. send(buffer) starts a sum over all ranks; it returns the work."""
@@ -493,7 +493,7 @@ class Bucket:
 
 
 # %%
-#| export parallel.buckets
+#| export labs.parallel.buckets
 class Bucket(Bucket):
     def finish(self, size: int) -> None:
         """Wait for the sum; the parameters' gradients become means over `size` ranks."""
@@ -507,7 +507,7 @@ class Bucket(Bucket):
 
 
 # %%
-#| export parallel.buckets
+#| export labs.parallel.buckets
 class Buckets:
     """Averages a model's gradients over all ranks while backward computes: in buckets of at most `cap` bytes.
 
@@ -692,7 +692,7 @@ are 2. DDP then divides by the two ranks, and each target weighs 1/22.
 
 
 # %%
-#| export gpt.train
+#| export training
 #| grows target_shares
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -722,7 +722,7 @@ make the same decision when they clip or skip a step. And between micro-batches 
 
 
 # %%
-#| export gpt.train
+#| export training
 #| grows train_step
 def train_step(
     model: GPT, optimizer, batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
@@ -1100,7 +1100,7 @@ options, on several. Chapters 20b to 21d add drills of their own, `MODULE:NAME`.
 
 
 # %%
-#| export drills.ddp
+#| export labs.drills.ddp
 def masked(stream, row: int = ROWS // 2) -> list:
     """A batch as micro-batches of one row; of the global rows from `row` on, only the first tenth of the targets counts."""
     x, y = stream.next_batch()
@@ -1115,12 +1115,12 @@ def weights_apart(model, ranks: Ranks) -> float:
 
 
 # %%
-#| export drills.ddp
+#| export labs.drills.ddp
 import argparse
 import importlib
 import time
 
-from nanogpt.text.files import save_json
+from nanogpt.files import save_json
 
 
 def hang(ranks: Ranks, data: str | None = None) -> None:
@@ -1131,7 +1131,7 @@ def hang(ranks: Ranks, data: str | None = None) -> None:
 
 
 # %%
-#| export drills.ddp
+#| export labs.drills.ddp
 DRILLS = {"hello": hello, "hang": hang}
 
 
@@ -1148,7 +1148,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 # %%
-#| export drills.ddp
+#| export labs.drills.ddp
 def find_drill(name: str):
     """Chapter 20's drill of this name, or MODULE:NAME, that of another module's table DRILLS. ValueError if there is none."""
     module, _, drill = name.rpartition(":")

@@ -10,23 +10,23 @@ without it. So we begin by letting it go wrong.
 """
 
 # %%
-#| default_exp run.together
-#| doc run.together: What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
+#| default_exp labs.long_run.together
+#| doc labs.long_run.together: What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
 import shutil
 from dataclasses import dataclass, field
 
 from course.notebook import answer, checkpoint, grown, predict, predictions
 from course.torchrun import torchrun
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt.model import GPT
-from nanogpt.run.assemble import batches_of, held_out
-from nanogpt.run.compare import verdict
-from nanogpt.run.config import load_config
-from nanogpt.run.metrics import read_metrics
-from nanogpt.run.training import Training
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards
+from nanogpt.config import load_config
+from nanogpt.data import DocumentStream
+from nanogpt.evaluate import evaluate
+from nanogpt.labs.long_run.assemble import batches_of, held_out
+from nanogpt.labs.long_run.compare import verdict
+from nanogpt.labs.long_run.training import Training
+from nanogpt.metrics import read_metrics
+from nanogpt.model import GPT
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus
 
 # %%
 STEPS, TOKENS = 40, 1024  # of the run: its steps, and the tokens of a batch, which are two micro-batches
@@ -84,12 +84,12 @@ The run must know its processes. `Ranks` of chapter 20 says who this one is and 
 
 
 # %%
-#| export run.training
-from nanogpt.parallel.distributed import Ranks
+#| export labs.long_run.training
+from nanogpt.distributed import Ranks
 
 
 # %%
-#| export run.training
+#| export labs.long_run.training
 @dataclass
 class Training(Training):
     ranks: Ranks = field(default_factory=Ranks)  # one, unless torchrun has started several
@@ -122,13 +122,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from nanogpt.corpora.chunks import alone_in
-from nanogpt.gpt.model import GPTConfig, num_params
-from nanogpt.parallel.distributed import Ranks, code_hash, gathered, process_group, refuse_differences
-from nanogpt.parallel.distributed import torchrun_ranks
-from nanogpt.run.config import Config, config_dict
-from nanogpt.text.data import BatchStream
-from nanogpt.text.shards import document_starts
+from nanogpt.config import Config, config_dict
+from nanogpt.data import BatchStream
+from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences
+from nanogpt.distributed import torchrun_ranks
+from nanogpt.labs.corpora.chunks import alone_in
+from nanogpt.model import GPTConfig, num_params
+from nanogpt.shards import document_starts
 
 
 # %%
@@ -230,7 +230,7 @@ rank 0 the third. The streams of chapter 03 can do this since they were written.
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows stream_of
 #| blank stream_of: as before, and the stream of chapter 03 deals its micro-batches itself: tell it rank and world_size
 def stream_of(config: Config, ranks: Ranks) -> BatchStream:
@@ -326,18 +326,26 @@ The functions that grow from here on call others of the trainer, which stay as t
 # %%
 import math
 
+from nanogpt.checkpoint import latest, load as load_state, prune, random_states, save, set_random_states
 from nanogpt.device import pick_device
-from nanogpt.gpt.precision import why_not
-from nanogpt.gpt.train import train_step
-from nanogpt.run.assemble import begun, clean, compare, ensure_data, first_model, optimizer_of, take_weights
-from nanogpt.run.checkpoint import latest, load as load_state, prune, random_states, save, set_random_states
-from nanogpt.run.log import peak_flops
-from nanogpt.run.looks import measured_loss
-from nanogpt.run.stopping import asked_to_stop, naming_last_good
-from nanogpt.run.trainer import begin, judged, learning_rate, make_steps, say_end
-from nanogpt.speed.roofline import synchronize
-from nanogpt.speed.work import mfu, step_flops
-from nanogpt.text.shards import write_shard
+from nanogpt.labs.long_run.assemble import (
+    begun,
+    clean,
+    compare,
+    ensure_data,
+    first_model,
+    optimizer_of,
+    take_weights,
+)
+from nanogpt.labs.long_run.log import peak_flops
+from nanogpt.labs.long_run.looks import measured_loss
+from nanogpt.labs.long_run.stopping import asked_to_stop, naming_last_good
+from nanogpt.labs.long_run.trainer import begin, judged, learning_rate, make_steps, say_end
+from nanogpt.precision import why_not
+from nanogpt.roofline import synchronize
+from nanogpt.roofline import mfu, step_flops
+from nanogpt.shards import write_shard
+from nanogpt.training import train_step
 
 # %% [markdown]
 r"""
@@ -349,7 +357,7 @@ decisions are equal, too.
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 #| grows update
 def update(run: Training) -> tuple[float, dict, list]:
     """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches.
@@ -387,12 +395,12 @@ The parts are assembled as before, with three differences. Data are made by rank
 
 
 # %%
-#| export run.assemble
-from nanogpt.parallel.distributed import Ranks, replicate
+#| export labs.long_run.assemble
+from nanogpt.distributed import Ranks, replicate
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows assemble
 def assemble(config: Config, ranks: Ranks | None = None) -> Training:
     """All that a run needs, before its first step. ranks: those that share each batch; else there is one."""
@@ -408,7 +416,7 @@ def assemble(config: Config, ranks: Ranks | None = None) -> Training:
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows resume
 def resume(config: Config, ranks: Ranks | None = None) -> Training:
     """The run as its newest whole checkpoint has it, or at its beginning; on all ranks alike."""
@@ -480,7 +488,7 @@ In the trainer, `validate` calls `held_loss`, and all ranks take part in it. The
 
 
 # %%
-#| export run.looks
+#| export labs.long_run.looks
 #| grows validate
 #| grows look
 from functools import partial
@@ -517,7 +525,7 @@ What is left are the places where the trainer writes. A checkpoint and the remov
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 #| grows keep_batch
 def keep_batch(run: Training, batches: list) -> None:
     """Write the ids of a step that was left out, to be looked at: rows of T tokens, each rank its own."""
@@ -527,7 +535,7 @@ def keep_batch(run: Training, batches: list) -> None:
 
 
 # %%
-#| export run.log
+#| export labs.long_run.log
 #| grows pace
 def pace(run: Training, seconds: float) -> dict:
     """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
@@ -539,7 +547,7 @@ def pace(run: Training, seconds: float) -> dict:
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 #| grows keep_run
 #| grows tidy
 def keep_run(run: Training, metrics) -> None:
@@ -573,12 +581,12 @@ This is the last function that grows. `fit` opens the run with `one_run`, lets r
 
 
 # %%
-#| export run.trainer
-from nanogpt.parallel.distributed import first_reason
+#| export labs.long_run.trainer
+from nanogpt.distributed import first_reason
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 #| grows fit
 def fit(config: Config, command: str = "the same call") -> Training:
     """Start the run in config.run.dir, or go on with it, to its last step or until a rank is asked to stop."""
@@ -680,13 +688,13 @@ A run that its file `stop` or `run.minutes` has ended gives exit code 1, so that
 
 
 # %%
-#| export run.stopping
+#| export labs.long_run.stopping
 import os
 import signal
 
 
 # %%
-#| export run.stopping
+#| export labs.long_run.stopping
 #| grows exit_code
 def exit_code(training: Training) -> int:
     """For the shell: 0 for a finished run, 128 plus a signal's number, 1 for another stop; that is 0 under torchrun."""

@@ -11,11 +11,11 @@ so the chapter names the document that says it.
 """
 
 # %%
-#| default_exp drills.flight
-#| doc parallel.watch: A thread that says where every rank is when one has begun no collective for too long.
-#| doc drills.flight: Ranks that hang or wait for different things: each one's collectives from PyTorch's flight recorder.
-#| doc drills.network: How long an all-reduce takes, by its bytes, and a step of several ranks, computed alone and averaged.
-#| doc plan.budget: What a step takes on n GPUs: collectives, seconds, the largest batch; GPUs by their data sheets.
+#| default_exp labs.drills.flight
+#| doc labs.parallel.watch: A thread that says where every rank is when one has begun no collective for too long.
+#| doc labs.drills.flight: Ranks that hang or wait for different things: each one's collectives from PyTorch's flight recorder.
+#| doc labs.drills.network: How long an all-reduce takes, by its bytes, and a step of several ranks, computed alone and averaged.
+#| doc labs.plan.budget: What a step takes on n GPUs: collectives, seconds, the largest batch; GPUs by their data sheets.
 import json
 import os
 import re
@@ -32,13 +32,13 @@ import torch.distributed as dist
 from course.figures import ddp as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.corpora.chunks import alone_in
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.parallel.distributed import Ranks, process_group, torchrun_ranks
-from nanogpt.run.config import Config
-from nanogpt.run.together import check_run, patience
-from nanogpt.speed.roofline import PEAKS
+from nanogpt.config import Config
+from nanogpt.distributed import Ranks, process_group, torchrun_ranks
+from nanogpt.labs.corpora.chunks import alone_in
+from nanogpt.labs.long_run.together import check_run, patience
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.roofline import PEAKS
+from nanogpt.stories import ensure_corpus
 
 # %%
 DATA, RUNS = Path("../data/built/stories"), Path("../data/built/ranks")
@@ -84,7 +84,7 @@ or it hangs. Both backends have a recorder, under different names.
 
 
 # %%
-#| export parallel.watch
+#| export labs.parallel.watch
 import os
 import pickle
 import sys
@@ -99,11 +99,11 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 import nanogpt
-from nanogpt.parallel.distributed import Ranks, gathered
+from nanogpt.distributed import Ranks, gathered
 
 
 # %%
-#| export parallel.watch
+#| export labs.parallel.watch
 def recorded(stacks: bool = True) -> list[dict]:
     """This process's last collectives, as PyTorch's flight recorder has them; stacks: with the Python calls.
 
@@ -141,7 +141,7 @@ And what should it say? A time-out names a collective, but the reader wants a li
 
 
 # %%
-#| export parallel.watch
+#| export labs.parallel.watch
 def place_of(thread: int) -> str:
     """The innermost three functions of nanogpt in which a thread of this process is, the outermost first."""
     here, calls = str(Path(nanogpt.__file__).parent), []
@@ -170,7 +170,7 @@ gone or stopped does not. To print each line once, the lowest rank that answered
 
 
 # %%
-#| export parallel.watch
+#| export labs.parallel.watch
 #| blank say_where_all_are: write my place into the store, wait, and print the others' if no lower rank has answered
 def say_where_all_are(ranks: Ranks, store, place: str, seconds: float) -> None:
     """Print where each rank is: once, by the lowest of those that answer within so many seconds."""
@@ -201,7 +201,7 @@ If the run goes on after all, the thread takes back what it said.
 
 
 # %%
-#| export parallel.watch
+#| export labs.parallel.watch
 def watch(ranks: Ranks, store, seconds: float, thread: int, ended: Event) -> None:
     """Look until the run has ended; speak up when a rank has begun no collective for so many seconds."""
     begun, since, spoke = -1, time.monotonic(), False
@@ -219,7 +219,7 @@ def watch(ranks: Ranks, store, seconds: float, thread: int, ended: Event) -> Non
 
 
 # %%
-#| export parallel.watch
+#| export labs.parallel.watch
 @contextmanager
 def watched(ranks: Ranks, seconds: float) -> Iterator[None]:
     """Within the block a thread watches this process; it says where all ranks are when nothing has happened for `seconds`.
@@ -254,7 +254,7 @@ To try it on two ranks, a drill trains chapter 20's model in DDP, and calls a ch
 
 
 # %%
-#| export drills.flight
+#| export
 def hangs(ranks: Ranks, step: int, model) -> None:
     """The last rank never comes back."""
     if ranks.rank == ranks.size - 1:
@@ -306,7 +306,7 @@ In the next case no rank is lost, and yet all of them wait. Chapter 20 advised t
 
 
 # %%
-#| export drills.flight
+#| export
 def check_alone(ranks: Ranks, step: int, model) -> None:
     """Wrong on purpose: weights_apart gathers, and the others do not come."""
     if ranks.rank == 0:
@@ -328,7 +328,7 @@ All ranks must make the same collectives in the same order. So we read each rank
 
 
 # %%
-#| export drills.flight
+#| export
 #| blank where_they_part: compare, number by number, the kind and the sizes on all ranks
 def flight_record() -> list[dict]:
     """The collectives of this process in order, the last one the one it waits in: number, kind, sizes, calls in nanogpt."""
@@ -429,7 +429,7 @@ An all-reduce by a ring (chapter 20) sends 2(n − 1)/n of its bytes. A ring has
 
 
 # %%
-#| export drills.network
+#| export labs.drills.network
 def all_reduces(ranks: Ranks, data: str, repeats: int = 40) -> dict:
     """The median seconds of an all-reduce, by its bytes, from 1 kB to 16 MB, in turns after five of each."""
     found = {2**k: [] for k in range(10, 25, 2)}
@@ -503,16 +503,16 @@ where one card has 25. A user of nccl#569 measured 363 ms with one card a machin
 
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 import math
 from dataclasses import dataclass
 
-from nanogpt.gpt.model import GPTConfig, num_params
-from nanogpt.speed.work import step_flops
+from nanogpt.model import GPTConfig, num_params
+from nanogpt.roofline import step_flops
 
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 @dataclass(frozen=True)
 class Cluster:
     """GPUs of `flops` FLOP/s, of which the model gets `mfu`; links in bytes/s and seconds; all are assumptions."""
@@ -527,7 +527,7 @@ class Cluster:
 
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 def ring_bandwidth(n: int, cluster: Cluster) -> float:
     """Bytes/s at which a ring over n GPUs passes a message on.
 
@@ -588,7 +588,7 @@ So take the formula for the best case, and a measured bandwidth for a plan that 
 
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 #| blank step_seconds: the average can hide behind two thirds of the last micro-batch's computation
 #| blank efficiency: divide the time of one GPU by that of n, which do n times the work
 def step_seconds(
@@ -676,7 +676,7 @@ r"""
 
 
 # %%
-#| export run.together
+#| export labs.long_run.together
 #| grows one_run
 @contextmanager
 def one_run(config: Config) -> Iterator[Ranks]:
@@ -704,7 +704,7 @@ r"""
 """
 
 # %%
-#| export drills.flight
+#| export
 import argparse
 import json
 import os
@@ -714,14 +714,14 @@ from pathlib import Path
 import torch
 
 import nanogpt
-from nanogpt.drills.ddp import fresh, weights_apart
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, process_group, replicate, torchrun_ranks
-from nanogpt.text.files import save_json
+from nanogpt.distributed import Ranks, process_group, replicate, torchrun_ranks
+from nanogpt.files import save_json
+from nanogpt.labs.drills.ddp import fresh, weights_apart
+from nanogpt.training import train_step
 
 
 # %%
-#| export drills.flight
+#| export
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt flight`."""
     parser = argparse.ArgumentParser(description="Ranks that hang, and each one's list of its collectives.")
@@ -753,21 +753,21 @@ r"""
 """
 
 # %%
-#| export drills.network
+#| export labs.drills.network
 import statistics
 import time
 
 import torch
 import torch.distributed as dist
 
-from nanogpt.drills.ddp import fresh
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, replicate
-from nanogpt.speed.roofline import synchronize
+from nanogpt.distributed import Ranks, replicate
+from nanogpt.labs.drills.ddp import fresh
+from nanogpt.roofline import synchronize
+from nanogpt.training import train_step
 
 
 # %%
-#| export drills.network
+#| export labs.drills.network
 def steps(ranks: Ranks, data: str, repeats: int = 30) -> dict:
     """Seconds of each of some steps, by each rank alone and together in DDP; and the gradient's bytes."""
     runs, found = {}, {"alone": [], "together": []}

@@ -14,10 +14,10 @@ with more care, so we use it from there on. We count what a rank holds and moves
 """
 
 # %%
-#| default_exp parallel.zero
-#| doc parallel.zero: ZeRO by hand: a part of each tensor, its three stages, and a count of what they move.
-#| doc drills.sharding: What chapter 21 makes several processes do, to be measured: `drill drills.sharding:stages`.
-#| doc parallel.fsdp: A model in shards by FSDP2: made part by part; complete again for a file; its checkpoint for any number of ranks.
+#| default_exp labs.parallel.zero
+#| doc labs.parallel.zero: ZeRO by hand: a part of each tensor, its three stages, and a count of what they move.
+#| doc labs.drills.sharding: What chapter 21 makes several processes do, to be measured: `drill drills.sharding:stages`.
+#| doc fsdp: A model in shards by FSDP2: made part by part; complete again for a file; its checkpoint for any number of ranks.
 import json
 from functools import partial
 from pathlib import Path
@@ -26,13 +26,13 @@ from course.figures import sharding as figures
 from course.local_ranks import fake_ranks, local_ranks
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.model import GPT, SIZES, GPTConfig, num_params
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.pretrained import from_hf
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks
-from nanogpt.speed.work import activation_bytes
+from nanogpt.distributed import Ranks
+from nanogpt.model import GPT, SIZES, GPTConfig, num_params
+from nanogpt.optim import make_optimizer
+from nanogpt.pretrained import from_hf
+from nanogpt.roofline import activation_bytes
+from nanogpt.stories import ensure_corpus
+from nanogpt.training import train_step
 
 DATA, OUT = "../data/built/stories", "../data/built/zero.json"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
@@ -437,7 +437,7 @@ the gradients stay in float32, so under bf16 the parts *are* chapter 10's master
 """
 
 # %%
-#| export parallel.fsdp
+#| export fsdp
 import warnings
 from functools import partial
 from pathlib import Path
@@ -451,12 +451,12 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.precision import PRECISIONS
+from nanogpt.model import GPT
+from nanogpt.precision import PRECISIONS
 
 
 # %%
-#| export parallel.fsdp
+#| export fsdp
 def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32") -> GPT:
     """FSDP2, in place: this rank keeps a part of each tensor. Make the optimizer afterwards. wte stays lm_head.
 
@@ -498,7 +498,7 @@ And recomputation? It is the call that we know already, around a block's forward
 
 
 # %%
-#| export parallel.fsdp
+#| export fsdp
 def recompute_blocks(model: GPT) -> GPT:
     """Of each block keep its input alone, and run the block again in backward (Chen et al. 2016, §4); in place."""
     for block in model.transformer.h:
@@ -516,20 +516,20 @@ logits take most of the memory, as in a large model.
 
 
 # %%
-#| export drills.sharding
+#| export labs.drills.sharding
 import torch
 
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.parallel.distributed import Ranks, my_rows
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import described, open_shards
+from nanogpt.data import DocumentStream
+from nanogpt.distributed import Ranks, my_rows
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.shards import described, open_shards
 
 SHAPE = {"n_layer": 6, "n_head": 4, "n_embd": 128, "block_size": 40}
 ROWS, LR = 8, 2e-3
 
 
 # %%
-#| export drills.sharding
+#| export labs.drills.sharding
 def start(ranks: Ranks, data: str) -> tuple[GPT, DocumentStream]:
     """A model, on all ranks the same, and a stream of this rank's part of ROWS rows."""
     shards = open_shards(data, "train")
@@ -651,12 +651,12 @@ all models of this course. It adds up the squares of the parts over the groups o
 
 
 # %%
-#| export gpt.clip
+#| export optim
 import torch.distributed as dist
 
 
 # %%
-#| export gpt.clip
+#| export optim
 def local_part(x: Tensor) -> tuple[Tensor, tuple]:
     """This rank's part of x, which shares its memory, and the groups of ranks that have the others; () if x is complete."""
     if not hasattr(x, "device_mesh"):  # no DTensor, whose class takes a second to import
@@ -666,7 +666,7 @@ def local_part(x: Tensor) -> tuple[Tensor, tuple]:
 
 
 # %%
-#| export gpt.clip
+#| export optim
 #| blank global_norm: of each group take the norm of its parts, and add up the squares over its ranks
 #| grows global_norm
 @torch.no_grad()
@@ -705,7 +705,7 @@ There are two reasons to write a sharded model down. One is a file that others r
 
 
 # %%
-#| export parallel.fsdp
+#| export fsdp
 @torch.no_grad()
 def full_state(model: GPT) -> dict[str, Tensor]:
     """All weights by name, complete, on the CPU of rank 0, the tied one once; {} on the others. All ranks call it."""
@@ -727,7 +727,7 @@ It wants one dictionary of tensors by name. `parts_of` makes it: for each weight
 
 
 # %%
-#| export parallel.fsdp
+#| export fsdp
 def parts_of(model: GPT, optimizer) -> dict[str, Tensor]:
     """This rank's part of each weight and of its moments, by name. They share memory with model and optimizer."""
     parts = {}
@@ -799,11 +799,11 @@ The rest of this sitting is plumbing. Clipping shortens a gradient once its norm
 # %%
 from collections.abc import Iterable
 
-from nanogpt.gpt.precision import LossScaler
+from nanogpt.precision import LossScaler
 
 
 # %%
-#| export gpt.clip
+#| export optim
 #| grows gradients_of
 def gradients_of(parameters) -> list[Tensor]:
     """Those that there are. One of which the ranks hold summands (a LayerNorm's in chapter 21b) is summed first."""
@@ -815,7 +815,7 @@ def gradients_of(parameters) -> list[Tensor]:
 
 
 # %%
-#| export gpt.clip
+#| export optim
 #| grows scale_to
 @torch.no_grad()
 def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
@@ -825,7 +825,7 @@ def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
 
 
 # %%
-#| export gpt.precision
+#| export precision
 #| grows LossScaler.unscale
 class LossScaler(LossScaler):
     def unscale(self, parameters: Iterable[torch.Tensor]) -> bool:
@@ -847,7 +847,7 @@ r"""
 
 
 # %%
-#| export parallel.fsdp
+#| export fsdp
 def unsharded(model: GPT) -> GPT | None:
     """On rank 0 a plain GPT on the CPU, for save_model and to_hf, with the weights of a sharded one; None elsewhere."""
     state = full_state(model)
@@ -868,22 +868,22 @@ r"""
 """
 
 # %%
-#| export drills.sharding
+#| export labs.drills.sharding
 from pathlib import Path
 
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.precision import autocast
-from nanogpt.gpt.pretrained import to_hf
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import replicate
-from nanogpt.speed.work import peak_memory
+from nanogpt.distributed import replicate
+from nanogpt.optim import make_optimizer
+from nanogpt.precision import autocast
+from nanogpt.pretrained import to_hf
+from nanogpt.roofline import peak_memory
+from nanogpt.training import train_step
 
 
 # %%
-#| export drills.sharding
+#| export labs.drills.sharding
 WAYS = ["one process", "DDP", "FSDP2", "recompute", "autocast", "bf16"]
 
 
@@ -916,7 +916,7 @@ keeps for backward. After forward we ask each of these tensors how many bytes it
 
 
 # %%
-#| export drills.sharding
+#| export labs.drills.sharding
 def copies_kept(model: nn.Module, batch, precision: str) -> int:
     """Bytes of the blocks' matrices in 16 bits that are alive after forward, on this rank."""
     C = SHAPE["n_embd"]
@@ -944,7 +944,7 @@ for precision in ("float32", "bf16"):
 
 
 # %%
-#| export drills.sharding
+#| export labs.drills.sharding
 def measured(way: str, ranks: Ranks, data: str) -> dict:
     """Losses; bytes that this rank holds at the end of backward, moves in a step, keeps as copies, has at its peak."""
     model, optimizer, stream = prepared(way, ranks, data)
@@ -971,7 +971,7 @@ def measured(way: str, ranks: Ranks, data: str) -> dict:
 
 
 # %%
-#| export drills.sharding
+#| export labs.drills.sharding
 def stages(ranks: Ranks, data: str) -> dict:
     """The same steps from the same weights in all ways, each measured."""
     alone = Ranks(device=ranks.device)
@@ -987,7 +987,7 @@ It trains for two steps, saves its parts, exports the model, and goes on for two
 
 
 # %%
-#| export drills.sharding
+#| export labs.drills.sharding
 def around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2) -> dict:
     """FSDP2 trains `before` steps and saves its parts and an export; then it goes on: the losses."""
     model, optimizer, stream = prepared("FSDP2", ranks, data)
@@ -1018,17 +1018,17 @@ A run needs more than weights and moments: its place in the data, its random sta
 import os
 import shutil
 
-from nanogpt.run.checkpoint import latest, pack, save_weights, seal, serialize
-from nanogpt.run.metrics import read_metrics
-from nanogpt.text.files import atomically, save_json
+from nanogpt.checkpoint import latest, pack, save_weights, seal, serialize
+from nanogpt.files import atomically, save_json
+from nanogpt.metrics import read_metrics
 
 # %%
-#| export run.checkpoint
+#| export checkpoint
 from dataclasses import asdict
 
 
 # %%
-#| export run.checkpoint
+#| export checkpoint
 #| grows save
 def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None, parts=None) -> Path:
     """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes.
@@ -1057,7 +1057,7 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None,
 
 
 # %%
-#| export run.checkpoint
+#| export checkpoint
 def is_in_parts(checkpoint: Path) -> bool:
     """Whether ranks wrote a checkpoint each its own parts; else it has a model.safetensors."""
     return (checkpoint / ".metadata").exists()
@@ -1073,7 +1073,7 @@ r"""
 
 
 # %%
-#| export run.checkpoint
+#| export checkpoint
 #| grows chosen
 def chosen(place: str | Path) -> Path:
     """The checkpoint of a run's folder: runs/x is its newest complete one, runs/x/best that of its lowest validation loss.
@@ -1092,7 +1092,7 @@ def chosen(place: str | Path) -> Path:
         best = min(seen, key=lambda line: line["val_loss"])
         found = home / f"step_{best['step']:06d}"
     if is_in_parts(found):
-        how = f"join('{found}', 'model') of nanogpt.parallel.laid_out (chapter 21d)"
+        how = f"join('{found}', 'model') of nanogpt.labs.parallel.laid_out (chapter 21d)"
         raise ValueError(f"{found} is in parts; make a model of it with {how}")
     return found
 

@@ -11,10 +11,10 @@ process. Then we cut the MLP, attention, the vocabulary, and look at the gradien
 """
 
 # %%
-#| default_exp parallel.tensor
-#| doc parallel.tensor: Tensor parallelism on the course's GPT by PyTorch's DTensor: split, with its vocabulary and its loss; and back.
-#| doc drills.tensor: What chapter 21b makes several processes do: the same steps in all ways, and what each way keeps.
-#| doc parallel.tensor_by_hand: Tensor parallelism on plain tensors: conjugate operators, split linear layers, a split vocabulary.
+#| default_exp labs.parallel.tensor
+#| doc labs.parallel.tensor: Tensor parallelism on the course's GPT by PyTorch's DTensor: split, with its vocabulary and its loss; and back.
+#| doc labs.drills.tensor: What chapter 21b makes several processes do: the same steps in all ways, and what each way keeps.
+#| doc labs.parallel.tensor_by_hand: Tensor parallelism on plain tensors: conjugate operators, split linear layers, a split vocabulary.
 import copy
 import json
 from pathlib import Path
@@ -23,9 +23,9 @@ from course.figures import tensor_parallel as figures
 from course.local_ranks import local_ranks
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.attention import split_heads
-from nanogpt.gpt.model import GPT, GPTConfig, num_params
+from nanogpt.model import split_heads
+from nanogpt.model import GPT, GPTConfig, num_params
+from nanogpt.stories import ensure_corpus
 
 DATA, OUT = "../data/built/stories", "../data/built/tensor.json"
 N, PROCESSES = 2, 2  # ranks inside this kernel; processes of the drill
@@ -36,7 +36,7 @@ assert fits, f"{N} ranks: take 2 or more that divide n_head and block_size, and 
 _ = ensure_corpus(DATA)
 
 # %%
-#| export parallel.tensor_by_hand
+#| export labs.parallel.tensor_by_hand
 from functools import partial
 
 import torch
@@ -247,7 +247,7 @@ Each is the mirror image of the other. Autograd does not know `dist.all_reduce`,
 
 
 # %%
-#| export parallel.tensor_by_hand
+#| export labs.parallel.tensor_by_hand
 class Conjugate(torch.autograd.Function):
     """One function of (tensor, group) in forward, another one in backward."""
 
@@ -272,7 +272,7 @@ def summed(x: Tensor, group=None) -> Tensor:
 
 
 # %%
-#| export parallel.tensor_by_hand
+#| export labs.parallel.tensor_by_hand
 #| blank enter: forward leaves x as it is, and backward sums over the ranks
 #| blank leave: the reverse of enter: forward sums, and backward leaves the gradient as it is
 def enter(x: Tensor, group=None) -> Tensor:
@@ -302,7 +302,7 @@ With f and g the two linear layers are short. Mind the biases. A column layer's 
 
 
 # %%
-#| export parallel.tensor_by_hand
+#| export labs.parallel.tensor_by_hand
 class Column(nn.Module):
     """A linear layer of which this rank has some outputs. (B, T, in) -> (B, T, out/n)."""
 
@@ -353,7 +353,7 @@ predict("21b.3", "bytes of all of them", guess=None)
 
 
 # %%
-#| export parallel.tensor_by_hand
+#| export labs.parallel.tensor_by_hand
 def column(layer: nn.Linear, piece, into) -> Column:
     """This rank's outputs of a linear layer; piece(x): its rows of the weight, or of the bias."""
     return Column(piece(layer.weight), None if layer.bias is None else piece(layer.bias), into)
@@ -365,7 +365,7 @@ def check_heads(n_head: int, n: int) -> None:
 
 
 # %%
-#| export parallel.tensor_by_hand
+#| export labs.parallel.tensor_by_hand
 def split_block(block: nn.Module, cut, group=None, ends=(enter, leave)) -> nn.Module:
     """A block of GPT with this rank's heads and hidden units, in place. Dropout must be 0.
 
@@ -464,7 +464,7 @@ predict("21b.5", "bytes, logits gathered over three sums", guess=None)
 
 
 # %%
-#| export parallel.tensor_by_hand
+#| export labs.parallel.tensor_by_hand
 def mine(ids: Tensor, first, rows) -> tuple[Tensor, Tensor]:
     """Which ids are among this rank's `rows` rows from `first` on, and their place there; 0 for the others."""
     held = (ids >= first) & (ids < first + rows)
@@ -478,7 +478,7 @@ def vocab_embedding(ids: Tensor, table: Tensor, first, group=None) -> Tensor:
 
 
 # %%
-#| export parallel.tensor_by_hand
+#| export labs.parallel.tensor_by_hand
 #| blank vocab_loss: share the maximum, then the target's score and the sum of exponentials, by leave
 def vocab_loss(logits: Tensor, targets: Tensor, first, group=None) -> Tensor:
     """Mean cross-entropy in nats, from this rank's columns of the logits (N, V/n), those from `first` on.
@@ -667,7 +667,7 @@ from functools import partial
 
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from nanogpt.gpt.model import GPT
+from nanogpt.model import GPT
 
 
 # %%
@@ -804,7 +804,7 @@ Between the blocks each rank has its positions only, (B, T/n, C). These two coll
 
 
 # %%
-#| export parallel.tensor_by_hand
+#| export labs.parallel.tensor_by_hand
 def in_front(x: Tensor) -> Tensor:
     """(B, T, C) to (T, B, C) and back: these collectives cut and join a tensor's first dimension."""
     return x.transpose(0, 1).contiguous()
@@ -827,7 +827,7 @@ def scatter(x: Tensor, group=None) -> Tensor:
 
 
 # %%
-#| export parallel.tensor_by_hand
+#| export labs.parallel.tensor_by_hand
 def from_positions(x: Tensor, group=None) -> Tensor:
     """f with sequence parallelism (Korthikanti et al. 2022, §4.2.2): (B, T/n, C) -> (B, T, C); gradients are summed."""
     return Conjugate.apply(x, gather, scatter, group)
@@ -903,22 +903,22 @@ With the package it is one line more: `shard(split(model, mesh["tp"]), mesh["dp"
 """
 
 # %%
-#| export drills.tensor
+#| export labs.drills.tensor
 from functools import partial
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from nanogpt.drills.ddp import LR, fresh, masked
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, gathered
-from nanogpt.speed.work import saved_bytes
+from nanogpt.distributed import Ranks, gathered
+from nanogpt.labs.drills.ddp import LR, fresh, masked
+from nanogpt.model import GPT
+from nanogpt.optim import make_optimizer
+from nanogpt.roofline import saved_bytes
+from nanogpt.training import train_step
 
 
 # %%
-#| export drills.tensor
+#| export labs.drills.tensor
 def cutter(ranks: Ranks):
     """cut(x, dim): this rank's piece of a plain tensor, a copy."""
 
@@ -943,7 +943,7 @@ def memory(ranks: Ranks, data: str, rows: int = 4) -> dict:
 
 
 # %%
-#| export drills.tensor
+#| export labs.drills.tensor
 WAYS = "one process", "by hand", "split", "sequence"
 
 
@@ -958,7 +958,7 @@ def in_way(model: GPT, way: str, ranks: Ranks) -> GPT:
 
 
 # %%
-#| export drills.tensor
+#| export labs.drills.tensor
 def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> dict:
     """Losses and norms of a few steps, and of the first gradient the token table's."""
     model, _, stream = fresh(Ranks(device=ranks.device), data, 4)  # on all ranks the same rows
@@ -975,7 +975,7 @@ def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> 
 
 
 # %%
-#| export drills.tensor
+#| export labs.drills.tensor
 def steps_in_all_ways(ranks: Ranks, data: str, steps: int = 6) -> dict:
     """The same steps in all WAYS, unclipped: losses, and how far the first gradient is from that of one process."""
     found = {way: curve(ranks, data, way, None, steps) for way in WAYS}

@@ -10,19 +10,19 @@ chapter the pieces arrive from other ranks. We begin with one query and its keys
 """
 
 # %%
-#| default_exp parallel.ring
-#| doc parallel.ring: Context parallelism: a row's tokens over several ranks, attention by keys and values that travel in a ring.
-#| doc drills.ring: What chapter 21c makes a ring of processes do, and the same steps compared in several ways.
+#| default_exp labs.parallel.ring
+#| doc labs.parallel.ring: Context parallelism: a row's tokens over several ranks, attention by keys and values that travel in a ring.
+#| doc labs.drills.ring: What chapter 21c makes a ring of processes do, and the same steps compared in several ways.
 import json
 from pathlib import Path
 
 from course.figures import context_parallel as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.attention import attention_weights
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.speed.roofline import PEAKS
+from nanogpt.model import attention_weights
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.roofline import PEAKS
+from nanogpt.stories import ensure_corpus
 
 DATA, OUT = "../data/built/stories", "../data/built/drill-21c.json"
 N, RANKS, T = 2, 4, 64  # processes, for which a laptop has two cores; ranks on paper; tokens of a row
@@ -37,8 +37,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nanogpt.gpt.model import GPT
-from nanogpt.speed.flash import absorb, tile, tile_backward, tile_scores
+from nanogpt.labs.kernels.flash import absorb, tile, tile_backward, tile_scores
+from nanogpt.model import GPT
 
 # %% [markdown]
 r"""
@@ -162,21 +162,21 @@ Two processes now do what we did by hand. All ranks make the same row from one s
 """
 
 # %%
-#| export drills.ring
+#| export labs.drills.ring
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from nanogpt.drills.ddp import fresh, masked
-from nanogpt.gpt.attention import attention_weights
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import Ranks, gathered, replicate
-from nanogpt.speed.flash import absorb, tile_scores
+from nanogpt.distributed import Ranks, gathered, replicate
+from nanogpt.labs.drills.ddp import fresh, masked
+from nanogpt.labs.kernels.flash import absorb, tile_scores
+from nanogpt.model import attention_weights
+from nanogpt.training import train_step
 
 
 # %%
-#| export drills.ring
+#| export labs.drills.ring
 def first_ring(ranks: Ranks, data: str, T: int = 64, d: int = 16) -> dict:
     """Attention forward, each rank with one part of the row: whose keys came when, and how far all is from one process."""
     row = torch.randn(3, T, d, generator=torch.Generator().manual_seed(0)).to(ranks.device)
@@ -611,7 +611,7 @@ r"""
 
 
 # %%
-#| export drills.ring
+#| export labs.drills.ring
 WAYS = "zigzag", "own positions", "mean of means"  # the last two wrong on purpose
 
 
@@ -630,7 +630,7 @@ def trained_in_ring(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list
 
 
 # %%
-#| export drills.ring
+#| export labs.drills.ring
 def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
     """The same steps in one process and in several ways: losses, and how far the first gradients are apart by name."""
     model, optimizer, stream = fresh(Ranks(device=ranks.device), data)
@@ -647,7 +647,7 @@ def compared(ranks: Ranks, data: str, ways, trained, steps: int = 3) -> dict:
 
 
 # %%
-#| export drills.ring
+#| export labs.drills.ring
 def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 64, d: int = 16) -> dict:
     """The bytes that a rank sends for one layer's attention, forward and backward."""
     q = torch.randn(B, heads, T // ranks.size, d, device=ranks.device, requires_grad=True)
@@ -680,7 +680,7 @@ r"""
 1. *Striped.* Brandon et al. 2023 give rank r the tokens r, r + n, r + 2n, … Count the pairs by rank for n = 4, T = 64. *Check:* the largest and the smallest differ by T/n × (n − 1); is that much?
    Which tiles would need a mask?
 2. *Gather.* Write Llama 3's way: a cache whose `layer` gathers all keys and values (`torch.distributed.nn.functional.all_gather`, which has a backward), sorts them by position, and attends with a mask from positions. *Check:*
-   `tests/parallel/test_ch21c_ring.py` with your class in place of `ContextParallel`.
+   `tests/labs/test_ch21c_ring.py` with your class in place of `ContextParallel`.
 3. *Merge.* Let `F.scaled_dot_product_attention` compute two halves of the keys; from both outputs and logsumexps make the whole. *Check:* against `absorb`. This is how a ring uses fused kernels.
 4. *Both directions.* A link between two GPUs can send and receive at once. Let the first chunk of each rank's keys and values travel to the right and the second one to the left. *Check:* the tests of this chapter still pass, and each message has half of the bytes. How many tiles does each rank then compute in a step, and is the work still equal?
 

@@ -20,10 +20,10 @@ And a layout that cannot work must be refused before a hundred processes wait fo
 """
 
 # %%
-#| default_exp parallel.laid_out
-#| doc parallel.laid_out: A model laid out over processes as the configuration says: copied, in parts, cut; made part by part, and gathered again.
-#| doc parallel.layout: The configuration's section `parallel`, and what is impossible in it, each in one line.
-#| doc drills.layouts: What chapter 21d makes several processes do: steps in every layout, counted, and a checkpoint in parts.
+#| default_exp labs.parallel.laid_out
+#| doc labs.parallel.laid_out: A model laid out over processes as the configuration says: copied, in parts, cut; made part by part, and gathered again.
+#| doc labs.parallel.layout: The configuration's section `parallel`, and what is impossible in it, each in one line.
+#| doc labs.drills.layouts: What chapter 21d makes several processes do: steps in every layout, counted, and a checkpoint in parts.
 import json
 import math
 import os
@@ -35,7 +35,7 @@ import numpy as np
 from course.figures import layouts as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.stories import ensure_corpus
 
 N = 4  # processes of the grids below
 DATA, RUNS, OUT = "../data/built/stories", Path("../data/built/layouts"), "../data/built/layouts.json"
@@ -52,7 +52,7 @@ machine only. `save_parts` decides how a checkpoint is written, which we come to
 """
 
 # %%
-#| export parallel.layout
+#| export labs.parallel.layout
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -82,7 +82,7 @@ Some combinations cannot work, however many processes there are. `check_layout` 
 
 
 # %%
-#| export parallel.layout
+#| export labs.parallel.layout
 def check_layout(parallel: Parallel, model, train) -> None:
     """ValueError, naming the keys, for what no number of processes can run."""
     heads, tp = model.n_head, parallel.tp
@@ -112,7 +112,7 @@ Others depend on the number of processes. `data_parallel` says how many of them 
 
 
 # %%
-#| export parallel.layout
+#| export labs.parallel.layout
 #| blank data_parallel: without dp, divide the processes by tp; with dp, their product must be the processes
 def data_parallel(parallel: Parallel, processes: int) -> int:
     """Of so many processes, how many read different rows: processes / tp. ValueError where the numbers disagree."""
@@ -162,7 +162,7 @@ WISHES = [  # processes started, and what the command line says
 # %%
 import yaml
 
-from nanogpt.run.config import load_config
+from nanogpt.config import load_config
 
 
 def layout_of(words: str) -> tuple[Parallel, list[str]]:
@@ -216,12 +216,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nanogpt.evals.losses import evaluating, padded, windows
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.optim import decay_groups, make_optimizer
-from nanogpt.gpt.precision import autocast
-from nanogpt.gpt.weights import WEIGHTS, save_model
-from nanogpt.parallel.distributed import Ranks, replicate
+from nanogpt.distributed import Ranks, replicate
+from nanogpt.evaluate import evaluating, padded, windows
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import decay_groups, make_optimizer
+from nanogpt.precision import autocast
+from nanogpt.weights import WEIGHTS, save_model
 
 
 # %%
@@ -231,15 +231,15 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     """Lay the model out as config.parallel says, in place: what train_step takes, and who reads different rows."""
     layout, dp = config.parallel, data_parallel(config.parallel, ranks.size)
     if layout.recompute:
-        from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
+        from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
 
         recompute_blocks(model)
     if ranks.size == 1 or (layout.tp == 1 and not layout.shard):
         return replicate(model, ranks), ranks
     from torch.distributed.device_mesh import init_device_mesh
 
-    from nanogpt.parallel.fsdp import shard
-    from nanogpt.parallel.tensor import split
+    from nanogpt.fsdp import shard
+    from nanogpt.labs.parallel.tensor import split
 
     copies = layout.copies if layout.shard else dp
     shape, names = (copies, dp // copies, layout.tp), ("copies", "parts", "tp")
@@ -313,7 +313,7 @@ def laid_out(model: GPT, name: str, x: Tensor) -> Tensor:
     """This rank's part of x, a weight of that name or a moment of it, which all ranks have complete."""
     from torch.distributed.tensor import distribute_tensor
 
-    from nanogpt.parallel.tensor import by_rank
+    from nanogpt.labs.parallel.tensor import by_rank
 
     p = model.get_parameter(name)
     x = by_rank(x, cuts(model)) if ".c_attn." in name else x
@@ -356,7 +356,7 @@ Where do weights come from, one at a time? From a file, which need not be read a
 
 
 # %%
-#| export gpt.model
+#| export model
 #| grows init_weights
 def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
     """GPT-2's initialisation of one weight, in place: see init_weights."""
@@ -427,8 +427,8 @@ def gathered_model(model: GPT) -> GPT | None:
     """On rank 0's CPU the model as one process has it; None elsewhere; itself if it is not laid out. All ranks call it."""
     if not is_laid_out(model):
         return model
-    from nanogpt.parallel.fsdp import unsharded
-    from nanogpt.parallel.tensor import by_part
+    from nanogpt.fsdp import unsharded
+    from nanogpt.labs.parallel.tensor import by_part
 
     gathered = unsharded(model)
     for block in gathered.transformer.h if gathered else ():
@@ -487,17 +487,17 @@ The drill makes three steps in each layout, with chapter 20's small model and it
 
 
 # %%
-#| export drills.layouts
+#| export labs.drills.layouts
 from types import SimpleNamespace
 
-from nanogpt.drills.ddp import LR, ROWS, fresh
-from nanogpt.gpt.model import GPT
-from nanogpt.parallel.distributed import Ranks, my_rows
-from nanogpt.text.data import DocumentStream
+from nanogpt.data import DocumentStream
+from nanogpt.distributed import Ranks, my_rows
+from nanogpt.labs.drills.ddp import LR, ROWS, fresh
+from nanogpt.model import GPT
 
 
 # %%
-#| export drills.layouts
+#| export labs.drills.layouts
 def grids(n: int) -> dict[str, Parallel]:
     """The layouts of n processes that are compared."""
     two = {"parts × cuts": Parallel(dp=n // 2, shard=True, tp=2)}
@@ -510,7 +510,7 @@ for name, grid in grids(N).items():
 
 
 # %%
-#| export drills.layouts
+#| export labs.drills.layouts
 def run_in(grid: Parallel, ranks: Ranks, data: str):
     """Chapter 20's model in this layout: model, stepper, optimizer and stream."""
     model, _, stream = fresh(Ranks(device=ranks.device), data)
@@ -591,7 +591,7 @@ What travels in a step? There are two kinds:
 """
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.drills.ddp import ROWS, SHAPE
+from nanogpt.labs.drills.ddp import ROWS, SHAPE
 
 for name, grid in grids(N).items():
     calls, B = told[name]["sent"], ROWS // data_parallel(grid, N)
@@ -644,8 +644,8 @@ torchrun("21d", N, *words(**laid, **{"parallel.tp": 2, "train.max_steps": STEPS 
 _ = torchrun("21d", 1, *words(**laid))
 
 # %%
-from nanogpt.run.compare import verdict
-from nanogpt.run.metrics import read_metrics
+from nanogpt.labs.long_run.compare import verdict
+from nanogpt.metrics import read_metrics
 
 runs = {name: read_metrics(RUNS / name) for name in ("one", "laid")}
 apart = {name: verdict(runs["one"], runs["laid"], name)[0] for name in ("loss", "norm")}
@@ -668,9 +668,9 @@ one process does: a test holds that. And since the checkpoint is the usual one, 
 """
 
 # %%
-from nanogpt.gpt.pretrained import from_hf, to_hf
-from nanogpt.gpt.weights import load_model
-from nanogpt.run.checkpoint import latest
+from nanogpt.checkpoint import latest
+from nanogpt.pretrained import from_hf, to_hf
+from nanogpt.weights import load_model
 
 for name in runs:
     to_hf(load_model(latest(RUNS / name)), RUNS / f"{name}-hf")
@@ -696,7 +696,7 @@ def written_by(run) -> tuple[GPT, dict, Path | None]:
     """What a checkpoint of this run holds: model, state, and the folder of parts or None. All ranks call it."""
     if not (run.config.parallel.save_parts and is_laid_out(run.model)):
         return gathered_model(run.model), run.state_dict(), None
-    from nanogpt.parallel.fsdp import save_parts  # here: its imports take a second
+    from nanogpt.fsdp import save_parts  # here: its imports take a second
 
     parts = run.folder / f".step_{run.step:06d}.parts.tmp"
     save_parts(parts, run.model, run.optimizer)  # returns when all have written
@@ -727,7 +727,7 @@ The price is that such a folder is no model yet. `sample` and `eval` find their 
 """
 
 # %%
-from nanogpt.run.checkpoint import chosen
+from nanogpt.checkpoint import chosen
 
 try:
     chosen(RUNS / "parts")
@@ -782,10 +782,10 @@ each, at chapter 20b's assumptions: 450 GB/s inside a machine, a network card of
 predict("21d.4", "tp over all GPUs keeps the link busy, times tp in a machine", guess=None, unit="×")
 
 # %%
-from nanogpt.gpt.model import SIZES, GPTConfig, num_params
-from nanogpt.plan.budget import Cluster, average_seconds
-from nanogpt.speed.roofline import PEAKS
-from nanogpt.speed.work import activation_bytes, step_flops
+from nanogpt.labs.plan.budget import Cluster, average_seconds
+from nanogpt.model import SIZES, GPTConfig, num_params
+from nanogpt.roofline import PEAKS
+from nanogpt.roofline import activation_bytes, step_flops
 
 GPUS, INSIDE, EACH, ROOM = 64, 8, 8, 80  # in all, of a machine; of each: rows, and GB
 assert GPUS > INSIDE > 1, (
@@ -851,7 +851,7 @@ r"""
 """
 
 # %%
-#| export drills.layouts
+#| export labs.drills.layouts
 import shutil
 from functools import partial
 from pathlib import Path
@@ -859,19 +859,19 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from nanogpt.drills.flight import flight_record
-from nanogpt.drills.sharding import held
-from nanogpt.gpt.clip import local_part
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.train import train_step
-from nanogpt.parallel.distributed import gathered
-from nanogpt.speed.work import peak_memory
+from nanogpt.distributed import gathered
+from nanogpt.labs.drills.flight import flight_record
+from nanogpt.labs.drills.sharding import held
+from nanogpt.optim import local_part
+from nanogpt.optim import make_optimizer
+from nanogpt.roofline import peak_memory
+from nanogpt.training import train_step
 
 MATRIX = "transformer.h.0.mlp.c_proj.weight"
 
 
 # %%
-#| export drills.layouts
+#| export labs.drills.layouts
 def part_of(model, name: str = MATRIX) -> list[int]:
     """The first and the last row and column of a matrix that this rank has."""
     p = model.get_parameter(name)
@@ -882,7 +882,7 @@ def part_of(model, name: str = MATRIX) -> list[int]:
 
 
 # %%
-#| export drills.layouts
+#| export labs.drills.layouts
 def sizes_sent() -> dict[str, list[int]]:
     """By kind of collective: how many numbers this rank has put into each since the last barrier."""
     calls = {}
@@ -902,7 +902,7 @@ def noted(told: list, loss, norm) -> bool:
 
 
 # %%
-#| export drills.layouts
+#| export labs.drills.layouts
 def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
     """The same steps alone and in each layout: losses, norms, what each rank keeps, and what the last step sends."""
     found = {}
@@ -920,7 +920,7 @@ def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
 
 
 # %%
-#| export drills.layouts
+#| export labs.drills.layouts
 def making(ranks: Ranks, data: str) -> dict:
     """Bytes of a model's weights and of the largest; the peak on this rank while it is made: complete first, part by part."""
     shape = fresh(Ranks(), data)[0].config
@@ -972,7 +972,7 @@ class LaidOutAdamW(torch.optim.AdamW):
 class LaidOutAdamW(LaidOutAdamW):
     def state_dict(self) -> dict:
         """As AdamW's of one process, on rank 0's CPU; on the others without moments. All ranks call it."""
-        from nanogpt.parallel.tensor import plain
+        from nanogpt.labs.parallel.tensor import plain
 
         state, groups, first = {}, [], dist.get_rank() == 0
         for i, name in enumerate(self.numbered):
@@ -1019,17 +1019,17 @@ The trainer knows many processes since chapter 20a, and each of them has a compl
 from collections import Counter
 from dataclasses import field
 
+from nanogpt.checkpoint import random_states, save, set_random_states
+from nanogpt.config import Config, check_together
 from nanogpt.device import pick_device
-from nanogpt.gpt.precision import why_not
-from nanogpt.run.config import Config, check_together
-from nanogpt.run.checkpoint import random_states, save, set_random_states
-from nanogpt.run.metrics import Window
-from nanogpt.run.together import first_alone, my_documents, too_large
-from nanogpt.run.training import KEPT, Training
+from nanogpt.labs.long_run.together import first_alone, my_documents, too_large
+from nanogpt.labs.long_run.training import KEPT, Training
+from nanogpt.metrics import Window
+from nanogpt.precision import why_not
 
 
 # %%
-#| export run.config
+#| export config
 #| grows Config.__post_init__
 @dataclass(frozen=True)
 class Config(Config):
@@ -1047,7 +1047,7 @@ A layout belongs to the processes and not to the run's identity, so it may chang
 
 
 # %%
-#| export run.together
+#| export labs.long_run.together
 #| grows check_run
 def check_run(config: Config, ranks: Ranks) -> None:
     """ValueError for a run that these ranks cannot do, before they meet."""
@@ -1057,7 +1057,7 @@ def check_run(config: Config, ranks: Ranks) -> None:
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows FREE
 #| grows optimizer_of
 FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
@@ -1077,10 +1077,10 @@ A checkpoint is read weight by weight from its file, or by `load_parts` if it is
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows take_weights
-from nanogpt.run.checkpoint import is_in_parts
-from nanogpt.run.lora import lora_parameters, take_adapter
+from nanogpt.checkpoint import is_in_parts
+from nanogpt.lora import lora_parameters, take_adapter
 
 
 def take_weights(run: Training, folder: Path) -> None:
@@ -1091,13 +1091,13 @@ def take_weights(run: Training, folder: Path) -> None:
         return fill(run.model, saved_weights(folder))
     if (tp := run.config.parallel.tp) > 1:
         raise ValueError(f"{folder} is in parts, which parallel.tp={tp} cannot read; set 1")
-    from nanogpt.parallel.fsdp import load_parts  # here: its imports take a second
+    from nanogpt.fsdp import load_parts  # here: its imports take a second
 
     load_parts(folder, run.model, run.optimizer)
 
 
 # %%
-#| export run.training
+#| export labs.long_run.training
 #| grows Training.load_state_dict
 class Training(Training):
     def load_state_dict(self, state: dict) -> None:
@@ -1121,14 +1121,14 @@ A run is assembled with `lay_out` in the place of DDP, and rows go to those who 
 # %%
 from collections.abc import Callable
 
-from nanogpt.gpt.train import scale_init
-from nanogpt.run.assemble import begun, ensure_data, first_model, stream_of
-from nanogpt.run.given import given_model
-from nanogpt.run.looks import validate
+from nanogpt.labs.long_run.assemble import begun, ensure_data, first_model, stream_of
+from nanogpt.labs.long_run.given import given_model
+from nanogpt.labs.long_run.looks import validate
+from nanogpt.training import scale_init
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
     """As first_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
     if config.lora.rank or config.data.answers_after:
@@ -1143,7 +1143,7 @@ def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Rank
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows assemble
 def assemble(config: Config, ranks: Ranks | None = None) -> Training:
     """All that a run needs, before its first step. ranks: those that share each batch; else there is one."""
@@ -1175,7 +1175,7 @@ Validation is made by the model as it is laid out, by all ranks. For the other l
 
 
 # %%
-#| export run.together
+#| export labs.long_run.together
 #| grows held_loss
 def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
     """evaluate(model, held, eot, **how), chapter 18's mean loss, by all ranks; rows or documents are dealt to them."""
@@ -1190,7 +1190,7 @@ def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], e
 
 
 # %%
-#| export run.looks
+#| export labs.long_run.looks
 #| grows look
 def look(run: Training, looks: list[Callable]) -> dict:
     """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
@@ -1210,7 +1210,7 @@ The trainer's `keep_run` saves what `written_by` gives it:
 
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 #| grows keep_run
 def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it. All ranks call it."""

@@ -10,9 +10,9 @@ draw timetables, see who waits for whom, and shorten the waiting. At the end two
 """
 
 # %%
-#| default_exp parallel.pipeline
-#| doc parallel.pipeline: Pipeline parallelism: a GPT cut into stages, their schedules simulated, and a step by send and receive.
-#| doc drills.pipeline: What chapter 21e makes the stages of a pipeline do, and when.
+#| default_exp labs.parallel.pipeline
+#| doc labs.parallel.pipeline: Pipeline parallelism: a GPT cut into stages, their schedules simulated, and a step by send and receive.
+#| doc labs.drills.pipeline: What chapter 21e makes the stages of a pipeline do, and when.
 import copy
 import json
 from pathlib import Path
@@ -20,8 +20,8 @@ from pathlib import Path
 from course.figures import pipeline as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.model import GPTConfig
+from nanogpt.model import GPTConfig
+from nanogpt.stories import ensure_corpus
 
 DATA, OUT = "../data/built/stories", "../data/built/drill-21e.json"
 N = 2  # processes, for which a laptop has two cores
@@ -38,10 +38,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.train import target_shares
-from nanogpt.parallel.distributed import Ranks
-from nanogpt.speed.roofline import synchronize
+from nanogpt.distributed import Ranks
+from nanogpt.model import GPT
+from nanogpt.roofline import synchronize
+from nanogpt.training import target_shares
 
 # %% [markdown]
 r"""
@@ -519,16 +519,16 @@ r"""
 """
 
 # %%
-#| export drills.pipeline
+#| export labs.drills.pipeline
 from functools import partial
 
-from nanogpt.drills.ddp import fresh, masked
-from nanogpt.drills.ring import compared
-from nanogpt.parallel.distributed import Ranks, gathered
+from nanogpt.distributed import Ranks, gathered
+from nanogpt.labs.drills.ddp import fresh, masked
+from nanogpt.labs.drills.ring import compared
 
 
 # %%
-#| export drills.pipeline
+#| export labs.drills.pipeline
 WAYS = {"1F1B": one_f_one_b, "GPipe": gpipe, "tied not added": one_f_one_b}
 
 
@@ -547,7 +547,7 @@ def trained_in_stages(way: str, ranks: Ranks, data: str, steps: int) -> tuple[li
 
 
 # %%
-#| export drills.pipeline
+#| export labs.drills.pipeline
 def timeline(ranks: Ranks, data: str, steps: int = 8) -> dict:
     """When which operation ran in each stage, in the fastest of some steps: seconds on this machine's clock."""
     model, _, stream = fresh(Ranks(device=ranks.device), data)

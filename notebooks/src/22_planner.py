@@ -10,22 +10,22 @@ This sitting is about memory. Chapter 22a adds what is sent between GPUs, the ti
 """
 
 # %%
-#| default_exp plan.table
-#| doc plan.table: Memory, traffic, time and cost of a run as lines of a table, each with the formula that gives its number.
-#| doc plan.footprint: What a training step keeps in memory, tensor by tensor, as PyTorch, llm.c and Megatron-LM keep it.
+#| default_exp labs.plan.table
+#| doc labs.plan.table: Memory, traffic, time and cost of a run as lines of a table, each with the formula that gives its number.
+#| doc labs.plan.footprint: What a training step keeps in memory, tensor by tensor, as PyTorch, llm.c and Megatron-LM keep it.
 import torch
 
 from course.figures import planner as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.gpt.model import GPT, num_params
-from nanogpt.speed.work import saved_bytes
+from nanogpt.model import GPT, num_params
+from nanogpt.roofline import saved_bytes
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 import math
 from dataclasses import dataclass, replace
 
-from nanogpt.gpt.model import GPTConfig
+from nanogpt.model import GPTConfig
 
 # %% [markdown]
 r"""
@@ -112,7 +112,7 @@ logs we read later in this chapter.
 
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 @dataclass(frozen=True)
 class Program:
     """How a program stores a step: bytes of a number by kind, and which tensors it keeps besides the common ones."""
@@ -146,7 +146,7 @@ The second dictionary, `RECOMPUTE`, is for saving memory. If backward computes a
 """
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 TORCH, HALF = {"backward": 8, "mask": 1, "ids": True}, {"stream": 2, "inside": 2}
 PYTORCH = {  # this course's trainer, by chapter 10's words for precision
     "pytorch": Program(4, 4, **TORCH),  # float32
@@ -179,7 +179,7 @@ The first function refuses a step that cannot exist, such as twelve heads on fiv
 
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 def check_step(step) -> None:
     """ValueError, in one sentence, for a step that cannot be."""
     for name in ("B", "T", "accumulate", "dp", "tp", "pp"):
@@ -193,7 +193,7 @@ def check_step(step) -> None:
 
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 @dataclass(frozen=True)
 class Step:
     """A training step on dp × tp × pp GPUs, seen from one GPU of a pipeline's `stage`. ValueError if it cannot be."""
@@ -216,7 +216,7 @@ class Step:
 
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 class Step(Step):
     @property
     def first(self) -> bool:
@@ -253,7 +253,7 @@ Now the list itself: for each tensor, how many numbers it has and how many bytes
 
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 #| blank block_tensors: sixteen tables of N × C, the norms' two numbers for each token, and attention's sums for each head
 def block_tensors(step: Step) -> dict[str, tuple[int, int]]:
     """What a block keeps of a micro-batch: (numbers, bytes of each), by llm.c's names."""
@@ -288,7 +288,7 @@ Outside of the blocks there are a few more tensors: the sum of the embeddings, t
 
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 def other_tensors(step: Step) -> dict[str, tuple[int, int]]:
     """What is kept outside of the blocks: (numbers, bytes of each). The head's are the last stage's."""
     N, p, c = step.B * step.T, step.row, step.config
@@ -311,7 +311,7 @@ One function collects both lists and says how many of each tensor a GPU has. On 
 """
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 SPLIT = {"qkv", "att", "atty", "fch", "gelu", "logits"}  # by tensor parallelism
 
 
@@ -354,7 +354,7 @@ The two are equal to the byte. We write the same kind of list for the weights, g
 
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 def split_params(step: Step) -> dict[str, int]:
     """Parameters on one GPU, by part. With a pipeline, the first and the last stage each have a token table."""
     C, bias, t, L = step.config.n_embd, int(step.config.bias), step.tp, step.config.n_layer // step.pp
@@ -369,7 +369,7 @@ def split_params(step: Step) -> dict[str, int]:
 
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 def states(step: Step) -> dict[str, tuple[int, int, int]]:
     """What a GPU keeps for its parameters: (numbers, bytes of each, ranks that share them), by name."""
     parts, p, L = split_params(step), step.row, step.config.n_layer // step.pp
@@ -403,7 +403,7 @@ wide as the stream, so these two tables are a large part of the memory. `footpri
 
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 def footprint(step: Step) -> dict[str, int]:
     """{category: bytes} on one GPU, all at once; without the driver's and libraries' own."""
     p, N = step.row, step.B * step.T
@@ -443,7 +443,7 @@ The memory of the parameters is constant, and each further row of the batch adds
 
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 #| blank largest_batch: the bytes for B = 1 and B = 2 give the line
 OVERHEAD = 851  # MiB that an A800's log leaves unexplained; CUDA's context and libraries are among them
 
@@ -539,7 +539,7 @@ their figures, and each row names the log and line. Each of these programs needs
 """
 
 # %%
-#| export plan.footprint
+#| export labs.plan.footprint
 OLD = {"projections": True, "shared_output": True}  # llm.c's file of spring 2024
 PROGRAMS = PYTORCH | {
     "llm.c": Program(2, 2, 4, **HALF, logits=2, shared_output=True, scratch=5, pad=128),
@@ -803,13 +803,13 @@ Chapter 17c's `--dry-run` printed the memory of a run as if everything were in f
 """
 
 # %%
-from nanogpt.run.dryrun import of_adapters
+from nanogpt.labs.plan.dryrun import of_adapters
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 #| grows say_memory
-from nanogpt.run.config import Config
+from nanogpt.config import Config
 
 
 def planned(shape: GPTConfig, config: Config) -> Step:
@@ -835,7 +835,7 @@ We print it for the same run in float32, in bf16, and in bf16 with recomputed bl
 """
 
 # %%
-from nanogpt.run.config import load_config
+from nanogpt.config import load_config
 
 for changes in ("train.dtype=float32", "train.dtype=bf16", "train.dtype=bf16 parallel.recompute=true"):
     say_memory(GPT2, load_config("gpt2-124M", ["train.micro_batch=16", *changes.split()]))

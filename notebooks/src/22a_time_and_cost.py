@@ -11,8 +11,8 @@ python -m nanogpt plan --model gpt2-124M --device A100-80GB --dp 8 --tokens 10e9
 """
 
 # %%
-#| default_exp plan.plan
-#| doc plan.plan: The command `plan`: what a run takes, by formula, before it starts.
+#| default_exp labs.plan.plan
+#| doc labs.plan.plan: The command `plan`: what a run takes, by formula, before it starts.
 import csv
 
 import torch
@@ -22,10 +22,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from course.figures import planner as figures
 from course.local_ranks import fake_ranks, traced
 from course.notebook import answer, checkpoint, predict, predictions
-from nanogpt.gpt.model import GPT, GPTConfig, num_params
-from nanogpt.parallel.fsdp import shard
-from nanogpt.parallel.tensor import split
-from nanogpt.plan.budget import Cluster, average_seconds, ring_bandwidth
+from nanogpt.fsdp import shard
+from nanogpt.labs.parallel.tensor import split
+from nanogpt.labs.plan.budget import Cluster, average_seconds, ring_bandwidth
+from nanogpt.model import GPT, GPTConfig, num_params
 
 # %% [markdown]
 r"""
@@ -44,16 +44,16 @@ So we only have to know which collectives a step makes, how many of them there a
 """
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 from dataclasses import dataclass, replace
 
-from nanogpt.gpt.model import flops_by_part
-from nanogpt.plan.footprint import Step, split_params
-from nanogpt.speed.roofline import PEAKS, Peak
-from nanogpt.speed.work import step_flops
+from nanogpt.labs.plan.footprint import Step, split_params
+from nanogpt.model import flops_by_part
+from nanogpt.roofline import PEAKS, Peak
+from nanogpt.roofline import step_flops
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 SHARE = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}  # of (n - 1) / n of the bytes, on a ring
 
 
@@ -85,7 +85,7 @@ The entry gives the number that we computed by hand. Chapter 20b measured how lo
 
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 class Sent(Sent):
     def seconds(self, cluster: Cluster) -> float:
         """By chapter 20b's model of a ring; a group whose ranks are apart has fewer of them in a machine."""
@@ -110,7 +110,7 @@ add up complete gradients over the micro-batches: it has to reduce-scatter after
 
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 #| blank data_traffic: stages 0 to 2 of ZeRO from chapter 21; stage 2 sends its gradients after each micro-batch
 def data_traffic(step: Step) -> list[Sent]:
     """What the dp ranks send each other."""
@@ -152,7 +152,7 @@ last tensor that it needs, which is before the block's last sum; Megatron-LM rep
 
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 #| blank tensor_traffic: two sums forward and two backward in each block, one at each end, and what recomputing repeats
 def tensor_traffic(step: Step) -> list[Sent]:
     """What the tp ranks send: two sums of the stream for each block and pass (Shoeybi et al. 2019, §3), and at the ends."""
@@ -170,7 +170,7 @@ def tensor_traffic(step: Step) -> list[Sent]:
 
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 def stage_traffic(step: Step) -> list[Sent]:
     """What a stage of a pipeline sends to its neighbours: the stream forward, its gradient back."""
     if step.pp == 1:
@@ -247,7 +247,7 @@ A card has a data sheet (chapter 09's `PEAKS`), which gives its FLOP/s in each f
 """
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 LINKS = {  # GB/s each way to a neighbour; NVLink, by the data sheets
     "B200": 900, "H200": 450, "H100": 450, "A100-80GB": 300, "A100-40GB": 300, "H800": 200, "A800": 200, "V100": 150,
     "H100-PCIe": 64, "RTX 5090": 64, "V100-PCIe": 16, "V100S": 16, "T4": 16,  # PCIe 5.0, 3.0
@@ -288,7 +288,7 @@ We leave out the update, the reading of data, the all-reduce that keeps a pipeli
 
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 def seconds(step: Step, card: Card, mfu: float, **links) -> dict[str, float]:
     """Of a step, by cause. Assumed: mfu, the share of the data sheet's FLOP/s while it computes; links, Cluster's."""
     cluster = Cluster(card.rate(step.program), mfu, inside=1e9 * card.link, **links)
@@ -304,7 +304,7 @@ def seconds(step: Step, card: Card, mfu: float, **links) -> dict[str, float]:
 
 
 # %%
-#| export plan.budget
+#| export labs.plan.budget
 def compute_flops(step: Step) -> int:
     """FLOPs of all rows of one of the dp ranks, forward and backward."""
     return step_flops(step.config, step.B * step.accumulate, step.T)
@@ -478,11 +478,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nanogpt.gpt.model import SIZES, GPTConfig, num_params
-from nanogpt.plan.budget import Cluster
-from nanogpt.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint, largest_batch
-from nanogpt.plan.table import MEMORY, memory_lines, say
-from nanogpt.speed.roofline import Peak
+from nanogpt.labs.plan.budget import Cluster
+from nanogpt.labs.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint, largest_batch
+from nanogpt.labs.plan.table import MEMORY, memory_lines, say
+from nanogpt.model import SIZES, GPTConfig, num_params
+from nanogpt.roofline import Peak
 
 MODELS = {
     **dict(zip(("gpt2-124M", "gpt2-355M", "gpt2-774M", "gpt2-1558M"), SIZES.values())),
@@ -667,12 +667,12 @@ Now the table of what is sent and of the time. Where no share is given, each tim
 
 
 # %%
-#| export plan.table
+#| export labs.plan.table
 import argparse
 from collections.abc import Iterator
 
-from nanogpt.plan.budget import Cluster
-from nanogpt.plan.footprint import Step
+from nanogpt.labs.plan.budget import Cluster
+from nanogpt.labs.plan.footprint import Step
 
 MFUS = 0.5, 0.2  # of tuned programs, and of one that nobody has tuned: chapter 22a's published runs
 
@@ -693,7 +693,7 @@ def sent_lines(step: Step, cluster: Cluster) -> Iterator[tuple]:
 
 
 # %%
-#| export plan.table
+#| export labs.plan.table
 def time_formulas(step: Step, card: Card, mfus: list[float]) -> dict[str, str]:
     """For each line of the time, a text that says how it is computed."""
     shares = " to ".join(f"{mfu:.0%}" for mfu in mfus)
@@ -709,7 +709,7 @@ def time_formulas(step: Step, card: Card, mfus: list[float]) -> dict[str, str]:
 
 
 # %%
-#| export plan.table
+#| export labs.plan.table
 def time_lines(step: Step, card: Card, args: argparse.Namespace) -> Iterator[tuple]:
     """Lines as above: the time of a step, and time and cost of a run of --tokens."""
     mfus = [args.mfu] if args.mfu else list(MFUS)
@@ -823,18 +823,18 @@ the measured model recomputes its blocks as well. (`frozen` and `add_lora` are f
 # %%
 from functools import partial
 
-from nanogpt.gpt import optim
-from nanogpt.gpt.precision import READS, LossScaler
-from nanogpt.gpt.train import train_step
-from nanogpt.run.config import Config, load_config
-from nanogpt.run.dryrun import frozen, planned
-from nanogpt.run.lora import add_lora
-from nanogpt.speed.roofline import Roofline, timings
-from nanogpt.speed.work import predict_step
+from nanogpt import optim
+from nanogpt.config import Config, load_config
+from nanogpt.labs.plan.dryrun import frozen, planned
+from nanogpt.lora import add_lora
+from nanogpt.precision import READS, LossScaler
+from nanogpt.roofline import Roofline, timings
+from nanogpt.roofline import predict_step
+from nanogpt.training import train_step
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 #| grows least_seconds
 def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
     """What the device's roofline allows at least for a step: its micro-batches with what they recompute, and one update."""
@@ -848,7 +848,7 @@ def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
 
 
 # %%
-#| export run.dryrun
+#| export labs.plan.dryrun
 #| grows measured_seconds
 def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> float:
     """Of a step, measured with random tokens on at most two of its micro-batches, with blocks recomputed as configured."""
@@ -857,7 +857,7 @@ def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> 
     if lora.rank:
         add_lora(model, lora.rank, lora.alpha, lora.targets)
     if config.parallel.recompute:
-        from nanogpt.parallel.fsdp import recompute_blocks  # here: its imports take a second
+        from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
 
         recompute_blocks(model)
     ids = torch.randint(shape.vocab_size, (B, T + 1), device=device)

@@ -9,9 +9,9 @@ A format is an agreement about order. Hugging Face's safetensors (chapter 06) ne
 """
 
 # %%
-#| default_exp corpora.megatron
-#| doc corpora.megatron: Megatron's indexed datasets: written, read, made of shards, split by documents and cut into samples.
-#| doc plan.llmc: llm.c's files: model, tokenizer and debug state written and read.
+#| default_exp labs.formats.megatron
+#| doc labs.formats.megatron: Megatron's indexed datasets: written, read, made of shards, split by documents and cut into samples.
+#| doc labs.formats.llmc: llm.c's files: model, tokenizer and debug state written and read.
 import copy
 import csv
 import io
@@ -20,11 +20,11 @@ import tempfile
 from course.figures import formats as figures
 from course.llmc_judge import WANTED, judge, verdicts, why_no_judge
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import stories
-from nanogpt.gpt.pretrained import from_hf, to_hf
+from nanogpt.pretrained import from_hf, to_hf
+from nanogpt.stories import stories
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -33,10 +33,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nanogpt.gpt.model import GPT, GPTConfig, num_params
-from nanogpt.text.files import atomically
-from nanogpt.text.shards import HEADER_BYTES
-from nanogpt.text.tokenizer import EOT, BPETokenizer
+from nanogpt.files import atomically
+from nanogpt.model import GPT, GPTConfig, num_params
+from nanogpt.shards import HEADER_BYTES
+from nanogpt.tokenizer import EOT, BPETokenizer
 
 # %% [markdown]
 r"""
@@ -72,7 +72,7 @@ The last size of a model is its *padded* vocabulary. llm.c rounds the number of 
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 MODEL, STATE, TOKENIZER = 20240326, 20240327, 20240328
 VERSIONS = {3: torch.float32, 5: torch.bfloat16}  # of a model; 1 and 2 had no padded vocabulary
 
@@ -128,7 +128,7 @@ The function below lists the names and shapes in llm.c's order. This is all that
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 WTE = "transformer.wte.weight"
 
 
@@ -170,7 +170,7 @@ Now we can write the tensors: in this order, one after the other, without anythi
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 def write_tensors(file, tensors: dict[str, Tensor], config: GPTConfig, dtype: torch.dtype) -> None:
     """Tensors by name in llm.c's order; zeros for the rows that pad wte, and for biases that a model lacks."""
     for name, shape in shapes(config).items():
@@ -193,7 +193,7 @@ Reading goes through the same list. Each tensor begins where the last one ended.
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 #| blank read_tensors: go through shapes in order; each tensor begins where the last one ended
 def read_tensors(data: np.ndarray, config: GPTConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     """The tensors that write_tensors has written, wte without padding. data: uint8."""
@@ -220,7 +220,7 @@ A file can be torn, of another kind or of another version. Then its reader must 
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 def read_header(path: str | Path, magic: int, versions, what: str) -> list[int]:
     """The 256 numbers; ValueError if they are not those of such a file."""
     with open(path, "rb") as file:
@@ -252,7 +252,7 @@ for what, magic in ("a tokenizer", TOKENIZER), ("a model", MODEL):
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 def version_of(model: GPT, dtype: torch.dtype | None) -> tuple[int, torch.dtype]:
     """The version of a model's file and its dtype, by default the model's own.
 
@@ -268,7 +268,7 @@ def version_of(model: GPT, dtype: torch.dtype | None) -> tuple[int, torch.dtype]
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 def read_config(path: str | Path) -> tuple[GPTConfig, torch.dtype]:
     """The shape of a model's file, with its padded vocabulary, and its dtype; ValueError if there is no such model."""
     _, version, T, V, L, H, C, rows, *_ = read_header(path, MODEL, VERSIONS, "a model")
@@ -286,7 +286,7 @@ def check_finite(path: str | Path, tensors: dict[str, Tensor]) -> None:
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 def read_state(path: str | Path, config: GPTConfig) -> dict:
     """x and y (B, T), logits (B, T, vocab_size), loss, and grads by name; of a model of this shape, as from_llmc has it."""
     _, _, B, T, *_ = read_header(path, STATE, [2], "a debug state")
@@ -307,7 +307,7 @@ A model's file is the header and the tensors. `to_llmc` writes it with chapter 0
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 def to_llmc(model: GPT, path: str | Path, dtype: torch.dtype | None = None) -> None:
     """Write a model for llm.c, atomically, in its own dtype or another: float32 is version 3, bfloat16 version 5.
 
@@ -335,7 +335,7 @@ r"""
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 def from_llmc(path: str | Path) -> GPT:
     """The GPT of a model file of llm.c, in evaluation mode and the file's dtype. ValueError if it is none, or damaged."""
     config, dtype = read_config(path)
@@ -376,7 +376,7 @@ For that we have to write a debug state:
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 import torch.nn.functional as F
 
 
@@ -444,7 +444,7 @@ Two more files of llm.c are useful. The tokenizer's file only decodes: it has th
 
 
 # %%
-#| export plan.llmc
+#| export labs.formats.llmc
 def write_tokenizer(tokenizer: BPETokenizer, path: str | Path) -> None:
     """Write a tokenizer file of llm.c, version 2: all tokens by id, with their lengths in one byte each."""
     if list(tokenizer.special) != [EOT] or max(map(len, tokenizer.tokens)) > 255:
@@ -480,11 +480,11 @@ llm.c numbers updates from 0, and our `step` counts them. So lines of training m
 """
 
 # %%
-from nanogpt.run.metrics import steps_in
+from nanogpt.metrics import steps_in
 
 
 # %%
-#| export run.metrics
+#| export metrics
 import re
 import sys
 from pathlib import Path
@@ -511,7 +511,7 @@ def read_log(path: str | Path) -> list[dict]:
 
 
 # %%
-#| export run.metrics
+#| export metrics
 #| grows read_metrics
 def read_metrics(path: str | Path) -> list[dict]:
     """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it, or llm.c's main.log.
@@ -591,7 +591,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.text.files import atomically
+from nanogpt.files import atomically
 
 
 def write_ids(file, docs: Iterable, vocab_size: int, dtype: str) -> tuple[list[int], list[int]]:
@@ -762,8 +762,8 @@ the other. The text of a document never holds that id (chapter 16), so shards ca
 #| export
 from collections.abc import Iterator
 
-from nanogpt.corpora.chunks import alone_in
-from nanogpt.text.shards import open_shards, read_shard
+from nanogpt.labs.corpora.chunks import alone_in
+from nanogpt.shards import open_shards, read_shard
 
 
 def documents_in(shards: list[Path], eot: int) -> Iterator[np.ndarray]:
@@ -805,7 +805,7 @@ The command has a table of formats with one row. It grows by another:
 
 
 # %%
-#| export corpora.prepare
+#| export labs.corpora.prepare
 #| grows FORMATS
 def as_megatron(folder: Path, manifest: dict) -> None:
     """Write Megatron's files beside the shards, and say which."""
@@ -821,7 +821,7 @@ import contextlib
 import json
 
 from nanogpt import cli
-from nanogpt.corpora import prepare
+from nanogpt.labs.corpora import prepare
 
 prepare.FORMATS = FORMATS  # in this kernel, until the checkpoint below writes it
 source = folder / "stories.jsonl"
@@ -1031,7 +1031,7 @@ show(figures.epochs(lengths, laid, drawn[:WANTED_SAMPLES], T, len(drawn), tokens
 r"""
 Each document has its colour. The boxes below are the samples, and a box is filled if it is among the samples that were drawn. Filled boxes to the right of the line are text that has been read before.
 
-The three arrays are Megatron's, to the last number. `tests/corpora/test_ch22b_interop.py` checks this with `megatron-core` itself.
+The three arrays are Megatron's, to the last number. `tests/labs/test_ch22b_interop.py` checks this with `megatron-core` itself.
 """
 
 # %%

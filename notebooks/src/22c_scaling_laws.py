@@ -8,16 +8,16 @@ compares the fit with the truth.
 """
 
 # %%
-#| default_exp plan.laws
-#| doc plan.laws: Scaling laws: losses of small models trained for several lengths, the law fitted to them, and what it says.
+#| default_exp labs.plan.laws
+#| doc labs.plan.laws: Scaling laws: losses of small models trained for several lengths, the law fitted to them, and what it says.
 import json
 from pathlib import Path
 
 from course.figures import scaling_laws as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.model import flops_per_token, num_params, params_by_part
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.model import flops_per_token, num_params, params_by_part
+from nanogpt.stories import ensure_corpus
+from nanogpt.tokenizer import BPETokenizer
 
 # %%
 #| export
@@ -30,13 +30,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nanogpt.corpora.corpus import floor_per_token, stories
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.optim import make_optimizer, wsd
-from nanogpt.gpt.train import scale_init, train_step
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards
+from nanogpt.data import DocumentStream
+from nanogpt.evaluate import evaluate
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import make_optimizer, wsd
+from nanogpt.shards import open_shards
+from nanogpt.stories import floor_per_token, stories
+from nanogpt.training import scale_init, train_step
 
 ROWS, T, LAYERS, HEADS = 4, 128, 3, 4  # T: the longest story has 120 tokens
 RATE, WARMUP, DECAY = 0.4, 10, 0.2  # the rate is RATE / width, and falls to zero in the last fifth of a run

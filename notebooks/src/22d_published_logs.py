@@ -11,16 +11,16 @@ First we print the beginning of the log and draw two of its columns.
 """
 
 # %%
-#| default_exp drills.megatron_logs
-#| doc drills.megatron_logs: Megatron-LM's loss scaler, and what its log must say by its arguments.
+#| default_exp labs.formats.megatron_logs
+#| doc labs.formats.megatron_logs: Megatron-LM's loss scaler, and what its log must say by its arguments.
 import csv
 from statistics import median
 
 from course.figures import published_logs as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.gpt.model import GPTConfig, flops_per_token
-from nanogpt.run.config import load_config
-from nanogpt.speed.roofline import PEAKS
+from nanogpt.config import load_config
+from nanogpt.model import GPTConfig, flops_per_token
+from nanogpt.roofline import PEAKS
 
 # %%
 #| export
@@ -30,9 +30,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nanogpt.gpt.precision import LossScaler
-from nanogpt.run.config import Config
-from nanogpt.run.trainer import learning_rate
+from nanogpt.config import Config
+from nanogpt.labs.long_run.trainer import learning_rate
+from nanogpt.precision import LossScaler
 
 
 # %%

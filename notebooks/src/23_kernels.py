@@ -16,15 +16,15 @@ the way we write four wrong ones, and checks that find them.
 """
 
 # %%
-#| default_exp speed.kernels
-#| doc speed.kernels: Triton kernels for the bias with GELU and LayerNorm with the residual; on a CPU they run in the interpreter.
+#| default_exp labs.kernels.kernels
+#| doc labs.kernels.kernels: Triton kernels for the bias with GELU and LayerNorm with the residual; on a CPU they run in the interpreter.
 import torch.nn.functional as F
 
 from course.figures import kernels as figures
 from course.machine.triton_here import skip_cells_without_triton, watch
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import seed_everything
-from nanogpt.gpt.model import MLP, GPTConfig
+from nanogpt.model import MLP, GPTConfig
 
 g = seed_everything(0)
 

@@ -14,18 +14,18 @@ You need chapter 23 for the kernels, and chapter 12 for its online softmax.
 """
 
 # %%
-#| default_exp speed.fused_loss
-#| doc speed.fused_loss: Cross-entropy without log-probabilities as a Triton kernel, and in chunks of rows in plain PyTorch.
+#| default_exp labs.kernels.fused_loss
+#| doc labs.kernels.fused_loss: Cross-entropy without log-probabilities as a Triton kernel, and in chunks of rows in plain PyTorch.
 from functools import partial
 
 from course.figures import kernels as figures
 from course.machine.triton_here import altered, skip_cells_without_triton, watch
 from course.notebook import answer, checkpoint, grown, predict as guess, predictions, show
 from nanogpt.device import seed_everything
-from nanogpt.gpt.model import GPT, GPTConfig, next_token_loss
-from nanogpt.speed.kernels import guarded
-from nanogpt.speed.roofline import Roofline, faster
-from nanogpt.speed.work import memory_levels, peak_memory, saved_bytes
+from nanogpt.labs.kernels.kernels import guarded
+from nanogpt.model import GPT, GPTConfig, next_token_loss
+from nanogpt.roofline import Roofline, faster
+from nanogpt.roofline import memory_levels, peak_memory, saved_bytes
 
 g = seed_everything(0)
 
@@ -36,7 +36,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._inductor.runtime.triton_compat import tl, triton
 
-from nanogpt.speed.kernels import launch, power_of_two, wide
+from nanogpt.labs.kernels.kernels import launch, power_of_two, wide
 
 # %% tags=["nbval-ignore-output"]
 skip_cells_without_triton()
@@ -442,7 +442,7 @@ with the same arguments can take its place. It gives no logits, because there ne
 # %%
 #| export
 #| blank chunked_head: without targets GPT.head; with them no logits, and the chunked loss of ln_f(x) with lm_head's weight
-from nanogpt.gpt.model import GPT
+from nanogpt.model import GPT
 
 
 def chunked_head(model: GPT, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
@@ -488,7 +488,7 @@ only if C is below 1.5 · 64 = 96. GPT-2 is wider.
 
 
 # %%
-#| export speed.forecast
+#| export labs.ladder.forecast
 def chunked_bytes(config: GPTConfig, N: int, rows: int = 64) -> int:
     """What the loss of N tokens in chunks moves, if each chunk of logits stays in the cache: lm_head's weight, again and again."""
     chunks = -(-N // rows)
@@ -511,19 +511,19 @@ that did not fit may fit with it. In chapter 14's `make_step` the rung is one li
 # %%
 from collections.abc import Callable
 
-from nanogpt.gpt.optim import make_optimizer
-from nanogpt.gpt.precision import LossScaler
-from nanogpt.gpt.train import train_step
-from nanogpt.speed.rungs import compile_in_place, for_rungs, precision_of, zipf_batches
-from nanogpt.text.data import to_device
+from nanogpt.data import to_device
+from nanogpt.labs.ladder.rungs import compile_in_place, for_rungs, precision_of, zipf_batches
+from nanogpt.optim import make_optimizer
+from nanogpt.precision import LossScaler
+from nanogpt.training import train_step
 
 # %%
-#| export speed.rungs
+#| export labs.ladder.rungs
 from functools import partial
 
 
 # %%
-#| export speed.rungs
+#| export labs.ladder.rungs
 #| grows make_step
 def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.device) -> tuple[GPT, Callable]:
     """A model, and a function that does one training step with the rungs in `on`.
@@ -560,16 +560,16 @@ sense above one that multiplies in 16 bits. There `obstacles` leaves it out, wit
 """
 
 # %%
-from nanogpt.gpt.model import num_params
-from nanogpt.gpt.precision import READS, why_not
-from nanogpt.speed.forecast import LARGE, LOGIT_BYTES, SAVED, SCORE_BYTES, SHEET
-from nanogpt.speed.forecast import flash_share, fresh_bytes, kernels, update_bytes, way_of
-from nanogpt.speed.roofline import PAGE, Peak
-from nanogpt.speed.rungs import rungs_up_to, take_along, why_not_compiled, why_not_kept
-from nanogpt.speed.work import PRODUCTS, step_work
+from nanogpt.labs.ladder.forecast import LARGE, LOGIT_BYTES, SAVED, SCORE_BYTES, SHEET
+from nanogpt.labs.ladder.forecast import flash_share, fresh_bytes, kernels, update_bytes, way_of
+from nanogpt.labs.ladder.rungs import rungs_up_to, take_along, why_not_compiled, why_not_kept
+from nanogpt.model import num_params
+from nanogpt.precision import READS, why_not
+from nanogpt.roofline import PAGE, Peak
+from nanogpt.roofline import PRODUCTS, step_work
 
 # %%
-#| export speed.rungs
+#| export labs.ladder.rungs
 #| grows RUNGS
 RUNGS = {
     "float32": "attention step by step, every sum and product in float32",
@@ -587,7 +587,7 @@ RUNGS = {
 
 
 # %%
-#| export speed.rungs
+#| export labs.ladder.rungs
 #| grows obstacles
 def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
     """Rungs that this device cannot do, or that are to be skipped, each with the reason."""
@@ -608,7 +608,7 @@ def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
 
 
 # %%
-#| export speed.forecast
+#| export labs.ladder.forecast
 #| grows work_seconds
 def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline) -> dict[str, float]:
     """Seconds by part of forward and backward on the roofline: chapter 09b's step_work, as the rungs in `on` change it."""
@@ -636,7 +636,7 @@ def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline
 
 
 # %%
-#| export speed.forecast
+#| export labs.ladder.forecast
 #| grows step_memory
 def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     """Bytes at the peak of a step with the rungs in `on`, on a GPU; compiled, it can be less."""
@@ -654,7 +654,7 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
 
 
 # %%
-#| export speed.forecast
+#| export labs.ladder.forecast
 #| grows predict
 def predict(
     config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline, fault: float = 0.0, start: float = 0.0
@@ -675,7 +675,7 @@ def predict(
 
 
 # %%
-#| export speed.forecast
+#| export labs.ladder.forecast
 #| grows predict_ladder
 def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int, reached=SHEET, start: float = 0.0):
     """{rung: {part: seconds}} from a GPU's data sheet, for the rungs that it can do. reached: Fractions of its rates."""
@@ -697,7 +697,7 @@ Now we ask for the forecast of two steps on a machine with round numbers, as cha
 """
 
 # %%
-from nanogpt.speed.rungs import keep_memory
+from nanogpt.labs.ladder.rungs import keep_memory
 
 example = Roofline("cpu", {"float32": 1e11}, 20e9)
 small = GPTConfig(block_size=64, vocab_size=40960, n_layer=1, n_head=2, n_embd=128)

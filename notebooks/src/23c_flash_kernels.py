@@ -14,14 +14,14 @@ is said about speed.
 """
 
 # %%
-#| default_exp speed.flash_kernels
-#| doc speed.flash_kernels: Flash attention as Triton kernels, forward and backward, and as an operator for torch.compile.
+#| default_exp labs.kernels.flash_kernels
+#| doc labs.kernels.flash_kernels: Flash attention as Triton kernels, forward and backward, and as an operator for torch.compile.
 from course.figures import kernels as figures
 from course.machine.triton_here import altered, skip_cells_without_triton, traced, watch
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import seed_everything
-from nanogpt.speed import flash
-from nanogpt.speed.kernels import guarded
+from nanogpt.labs.kernels import flash
+from nanogpt.labs.kernels.kernels import guarded
 
 g = seed_everything(0)
 
@@ -34,7 +34,7 @@ from torch import Tensor
 from torch._inductor.runtime.triton_compat import HAS_TRITON, tl, triton
 from torch.library import custom_op, triton_op, wrap_triton
 
-from nanogpt.speed.kernels import interpret, launch, wide
+from nanogpt.labs.kernels.kernels import interpret, launch, wide
 
 # %% tags=["nbval-ignore-output"]
 skip_cells_without_triton()

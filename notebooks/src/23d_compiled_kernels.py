@@ -15,18 +15,18 @@ Only a GPU can say whether the last prediction is right. We asked an H100, and t
 """
 
 # %%
-#| default_exp speed.targets
-#| doc speed.targets: Triton kernels compiled for GPUs that need not be here: instructions, registers, what fits, what to expect.
+#| default_exp labs.kernels.targets
+#| doc labs.kernels.targets: Triton kernels compiled for GPUs that need not be here: instructions, registers, what fits, what to expect.
 import json
 
 import torch
 
 from course.machine.triton_here import altered, skip_cells_without_triton
 from course.notebook import answer, checkpoint, predict, predictions
-from nanogpt.speed.flash_kernels import flash_kernel, keys_backward_kernel
-from nanogpt.speed.fused_loss import loss_kernel
-from nanogpt.speed.kernels import launch
-from nanogpt.speed.roofline import peak_of
+from nanogpt.labs.kernels.flash_kernels import flash_kernel, keys_backward_kernel
+from nanogpt.labs.kernels.fused_loss import loss_kernel
+from nanogpt.labs.kernels.kernels import launch
+from nanogpt.roofline import peak_of
 
 # %%
 #| export
@@ -39,7 +39,7 @@ from pathlib import Path
 
 from torch._inductor.runtime.triton_compat import HAS_TRITON, tl, triton
 
-from nanogpt.speed.roofline import Peak
+from nanogpt.roofline import Peak
 
 # %% tags=["nbval-ignore-output"]
 skip_cells_without_triton()

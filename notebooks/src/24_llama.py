@@ -14,9 +14,9 @@ are.
 """
 
 # %%
-#| default_exp gpt.llama
-#| doc gpt.llama: Llama and Qwen3: RMSNorm, rotary positions, grouped queries, SwiGLU, no biases.
-#| doc gpt.llama_hf: Llama's and Qwen3's weights from Hugging Face's files, and back.
+#| default_exp labs.llama.model
+#| doc labs.llama.model: Llama and Qwen3: RMSNorm, rotary positions, grouped queries, SwiGLU, no biases.
+#| doc labs.llama.pretrained: Llama's and Qwen3's weights from Hugging Face's files, and back.
 import json
 import math
 import sys
@@ -28,15 +28,15 @@ from pathlib import Path
 from course.figures import llama as figures
 from course.llama_changes import CHANGES, changed
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus
+from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device
-from nanogpt.gpt.cache import KVCache, read
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.sample import draw, token_probs
-from nanogpt.gpt.train import scale_init, train
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.sampling import KVCache, read
+from nanogpt.sampling import draw, token_probs
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init, train
 
 # %%
 #| export
@@ -46,7 +46,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanogpt.gpt.model import check_input, init_weights, next_token_loss, table
+from nanogpt.model import check_input, init_weights, next_token_loss, table
 
 # %% [markdown]
 r"""
@@ -519,7 +519,7 @@ they compute the same as before.
 
 
 # %%
-#| export gpt.cache
+#| export sampling
 #| grows attend
 def attend(
     keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, shared: bool, q: Tensor, k: Tensor, v: Tensor
@@ -536,7 +536,7 @@ def attend(
 
 
 # %%
-#| export gpt.cache
+#| export sampling
 #| grows KVCache.__init__, KVCache.layer
 class KVCache(KVCache):
     def __init__(self, model: GPT, B: int, size: int):
@@ -619,14 +619,14 @@ transposed this time: Llama's files store matrices as `nn.Linear` does.
 
 
 # %%
-#| export gpt.llama_hf
+#| export labs.llama.pretrained
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from nanogpt.gpt.pretrained import SINGLE, find_checkpoint, read_headers, read_json, read_tensor
-from nanogpt.text.files import atomically, save_json
+from nanogpt.files import atomically, save_json
+from nanogpt.pretrained import SINGLE, find_checkpoint, read_headers, read_json, read_tensor
 
 NAMES = {
     "transformer.wte.": "model.embed_tokens.",
@@ -644,7 +644,7 @@ NAMES = {
 
 
 # %%
-#| export gpt.llama_hf
+#| export labs.llama.pretrained
 def hf_name(name: str) -> str:
     """A parameter's name in Hugging Face's Llama and Qwen3: transformer.h.0.attn.c_q.weight -> model.layers.0.self_attn.q_proj.weight."""
     for ours, theirs in NAMES.items():
@@ -675,7 +675,7 @@ refused.
 
 
 # %%
-#| export gpt.llama_hf
+#| export labs.llama.pretrained
 SIZES = {
     "block_size": "max_position_embeddings",
     "vocab_size": "vocab_size",
@@ -692,7 +692,7 @@ KINDS = {"llama": False, "qwen3": True}  # model_type: whether it has QK-norm
 
 
 # %%
-#| export gpt.llama_hf
+#| export labs.llama.pretrained
 def config_from_llama(hf: dict) -> LlamaConfig:
     """LlamaConfig from Hugging Face's config.json; ValueError where it asks for what this model does not have."""
     rope = hf.get("rope_parameters") or {"rope_theta": hf.get("rope_theta", 10_000.0)} | (
@@ -736,7 +736,7 @@ that a wrong file is refused before any weight is copied. `llama_to_hf` goes the
 
 
 # %%
-#| export gpt.llama_hf
+#| export labs.llama.pretrained
 def llama_from_hf(name_or_dir: str | Path) -> Llama:
     """A Llama or Qwen3 with the weights of a Hugging Face folder or repository, in float32 and eval mode.
 
@@ -757,7 +757,7 @@ def llama_from_hf(name_or_dir: str | Path) -> Llama:
 
 
 # %%
-#| export gpt.llama_hf
+#| export labs.llama.pretrained
 def llama_to_hf(model: Llama, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which `transformers` and llama_from_hf load; each file atomically."""
     kind = "qwen3" if model.config.qk_norm else "llama"

@@ -18,10 +18,10 @@ python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
 """
 
 # %%
-#| default_exp gpt.families
-#| doc gpt.families: GPT or Llama: the class that belongs to a shape, and the weights in a folder of others.
-#| doc run.llama: What a run of a Llama begins with, and what it would take.
-#| doc run.family: The configuration's section `llama`, and which keys belong to which family of models.
+#| default_exp labs.llama.families
+#| doc labs.llama.families: GPT or Llama: the class that belongs to a shape, and the weights in a folder of others.
+#| doc labs.llama.runs: What a run of a Llama begins with, and what it would take.
+#| doc labs.llama.keys: The configuration's section `llama`, and which keys belong to which family of models.
 import json
 import shutil
 from collections.abc import Collection, Iterable
@@ -34,10 +34,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from course.notebook import answer, checkpoint, grown, predict, predictions
 from course.torchrun import so_far
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.parallel.layout import check_layout
-from nanogpt.run.config import Config, Model, check_together, given_keys, keys
-from nanogpt.run.configfile import complaint, read_config
+from nanogpt.config import Config, Model, check_together, given_keys, keys
+from nanogpt.config import complaint, read_config
+from nanogpt.labs.parallel.layout import check_layout
+from nanogpt.stories import ensure_corpus
 
 DATA, RUNS = "../data/built/stories", Path("../data/built/llama-runs")
 STEPS, RANK = 120, 4  # of the run below; of its adapters
@@ -62,8 +62,8 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.gpt.llama import Llama, LlamaConfig
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.labs.llama.model import Llama, LlamaConfig
+from nanogpt.model import GPT, GPTConfig
 
 
 def shape_from(fields: dict) -> GPTConfig | LlamaConfig:
@@ -106,7 +106,7 @@ predict("24b.1", "share of the parameters of Llama 3 8B in its MLPs", guess=None
 
 
 # %%
-#| export gpt.model
+#| export model
 #| blank llama_params: per layer 2·n_head + 2·n_kv_head heads of C × head_size, and three matrices C × n_hidden
 def llama_params(c) -> dict[str, int]:
     """Number of parameters by part, from the shape alone."""
@@ -153,7 +153,7 @@ own T × T table.
 
 
 # %%
-#| export gpt.model
+#| export model
 def llama_flops(c, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens, counted as chapter 05's flops_by_part does."""
     C, L, d, T = c.n_embd, c.n_layer, c.head_size, T or c.block_size
@@ -178,7 +178,7 @@ you see the new lines, which are alike in both.
 
 
 # %%
-#| export gpt.model
+#| export model
 #| grows params_by_part
 def params_by_part(config: GPTConfig) -> dict[str, int]:
     """Number of parameters by part, from the shape alone; of a Llama, too (chapter 24b)."""
@@ -195,7 +195,7 @@ def params_by_part(config: GPTConfig) -> dict[str, int]:
 
 
 # %%
-#| export gpt.model
+#| export model
 #| grows flops_by_part
 def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
@@ -236,7 +236,7 @@ Every key has a default that suits a small model. `null` means that the value fo
 """
 
 # %%
-#| export run.family
+#| export labs.llama.keys
 import math
 from dataclasses import dataclass, fields
 from typing import Annotated
@@ -247,7 +247,7 @@ Positive, PositiveFloat = Annotated[int, Field(gt=0)], Annotated[float, Field(gt
 
 
 # %%
-#| export run.family
+#| export labs.llama.keys
 @dataclass(frozen=True)
 class LlamaKeys:
     """What a Llama's shape has besides the section `model`: chapter 24."""
@@ -272,12 +272,14 @@ its rows are aligned (chapter 13 gives the rule: a GPU loads 16 bytes at a time)
 
 
 # %%
-#| export run.family
+#| export labs.llama.keys
 #| blank new_shape: of a GPT all keys of model; of a Llama the keys of both sections, with the two defaults filled in
 def new_shape(config, vocab_size: int):
     """The shape of a new model, as the sections `model` and `llama` ask for it: a GPTConfig or a LlamaConfig."""
-    from nanogpt.gpt.llama import LlamaConfig  # here: it imports torch, and a command's --help needs none
-    from nanogpt.gpt.model import GPTConfig
+    from nanogpt.labs.llama.model import (
+        LlamaConfig,
+    )  # here: it imports torch, and a command's --help needs none
+    from nanogpt.model import GPTConfig
 
     m, own = config.model, config.llama
     if config.family == "gpt":
@@ -300,7 +302,7 @@ do not know the layers of a Llama. Copies (`parallel.dp`) work, because DDP asks
 
 
 # %%
-#| export run.family
+#| export labs.llama.keys
 #| blank check_family: refuse keys of the section llama for a GPT; for a Llama what only a GPT has, and shards and cuts
 def check_family(config) -> None:
     """ValueError, naming the key, for what the other family has, and for a layout or a shape that no Llama can have."""
@@ -329,7 +331,7 @@ configuration has had so far.
 
 
 # %%
-#| export run.config
+#| export config
 #| grows Config.__post_init__
 @dataclass(frozen=True)
 class Config(Config):
@@ -356,7 +358,7 @@ line say, before the defaults are filled in. `load_config` calls it, and this is
 
 
 # %%
-#| export run.family
+#| export labs.llama.keys
 def refuse_biases(given: dict) -> None:
     """ValueError if a file or a command line asks for biases in a Llama; the key's default asks for nothing."""
     model = given.get("model")
@@ -366,10 +368,10 @@ def refuse_biases(given: dict) -> None:
 
 
 # %%
-#| export run.config
+#| export config
 #| grows load_config
 def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """The run in a YAML file, or in configs/NAME.yaml, changed by `key=value` overrides.
+    """The run in a YAML file, or in nanogpt/configs/NAME.yaml, changed by `key=value` overrides.
 
     ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
     """
@@ -442,11 +444,11 @@ number goes into a model, makes its model with `model_of`.
 """
 
 # %%
-from nanogpt.gpt.weights import UNREADABLE, WEIGHTS, refuse_damage, save_model
+from nanogpt.weights import UNREADABLE, WEIGHTS, refuse_damage, save_model
 
 
 # %%
-#| export gpt.weights
+#| export weights
 #| grows empty_model
 def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
     """A model without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
@@ -467,7 +469,7 @@ def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
 
 
 # %%
-#| export gpt.weights
+#| export weights
 #| grows load_model
 from safetensors.torch import load as tensors_in
 
@@ -561,7 +563,7 @@ where it is. The lines of the old log that came after step 90 are removed and wr
 """
 
 # %%
-from nanogpt.run.metrics import read_metrics
+from nanogpt.metrics import read_metrics
 
 losses = {name: [line["loss"] for line in read_metrics(RUNS / name)] for name in ("finished", "one")}
 weights = {name: (RUNS / name / f"step_{STEPS:06d}" / WEIGHTS).read_bytes() for name in losses}
@@ -581,8 +583,8 @@ GPT-2 and chapter 24's for a Llama or Qwen3.
 
 # %%
 #| export
-from nanogpt.gpt.llama_hf import KINDS, llama_from_hf
-from nanogpt.gpt.pretrained import find_checkpoint, from_hf, read_json
+from nanogpt.labs.llama.pretrained import KINDS, llama_from_hf
+from nanogpt.pretrained import find_checkpoint, from_hf, read_json
 
 
 def from_hub(name_or_dir: str | Path) -> GPT | Llama:
@@ -595,8 +597,8 @@ def from_hub(name_or_dir: str | Path) -> GPT | Llama:
 
 
 # %%
-from nanogpt.gpt.llama_hf import llama_to_hf
-from nanogpt.run.lora import TARGETS, LoRALinear, freeze, linear_layers, lora_parameters
+from nanogpt.labs.llama.pretrained import llama_to_hf
+from nanogpt.lora import TARGETS, LoRALinear, freeze, linear_layers, lora_parameters
 
 trained = load_model(RUNS / "one" / f"step_{STEPS:06d}")
 llama_to_hf(trained, RUNS / "elsewhere")
@@ -611,12 +613,12 @@ configuration fits both families, and the default still means all layers.
 """
 
 # %%
-#| export run.lora
+#| export lora
 ALSO = {"c_attn": ("c_q", "c_k", "c_v"), "c_fc": ("c_gate",)}  # what a word means in a Llama, besides
 
 
 # %%
-#| export run.lora
+#| export lora
 #| grows add_lora
 def add_lora(
     model: GPT, rank: int, alpha: float = 8.0, targets: Collection[str] = TARGETS, generator=None
@@ -687,7 +689,7 @@ again. There a Llama must not have `model.bias`, which would be refused, and so 
 
 
 # %%
-#| export run.family
+#| export labs.llama.keys
 def own_keys(said: dict) -> dict:
     """All keys of a configuration; without model.bias if it is a Llama's."""
     if said["family"] == "llama":
@@ -696,7 +698,7 @@ def own_keys(said: dict) -> dict:
 
 
 # %%
-#| export run.config
+#| export config
 #| grows config_dict
 def config_dict(config: Config) -> dict:
     """As a JSON file can hold it, which `load_config` reads back, since JSON is YAML."""
@@ -712,11 +714,11 @@ A model that is given by `init_from` must have the configuration's family, and e
 """
 
 # %%
-#| export run.llama
-from nanogpt.gpt.llama import LlamaConfig
-from nanogpt.gpt.llama_hf import KINDS, config_from_llama
-from nanogpt.gpt.pretrained import read_json
-from nanogpt.run.checkpoint import chosen
+#| export labs.llama.runs
+from nanogpt.checkpoint import chosen
+from nanogpt.labs.llama.model import LlamaConfig
+from nanogpt.labs.llama.pretrained import KINDS, config_from_llama
+from nanogpt.pretrained import read_json
 
 
 def given_fields(config) -> dict:
@@ -735,7 +737,7 @@ def refuse_other_family(config) -> None:
 
 
 # %%
-#| export run.llama
+#| export labs.llama.runs
 def refuse_other_llama(config, shape: LlamaConfig, vocab_size: int) -> None:
     """ValueError if init_from's Llama is not what the configuration asks for, or too small for the data."""
     asked = [("model", name) for name in ("n_layer", "n_head", "n_embd")]
@@ -773,13 +775,13 @@ A run that passes these checks begins with the given weights, or else with a new
 """
 
 # %%
-#| export run.llama
+#| export labs.llama.runs
 import torch
 
-from nanogpt.gpt.llama import Llama
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.train import scale_init
-from nanogpt.run.given import given_model, refuse_other_words
+from nanogpt.labs.llama.model import Llama
+from nanogpt.labs.long_run.given import given_model, refuse_other_words
+from nanogpt.model import GPT
+from nanogpt.training import scale_init
 
 
 def given_of(config, manifest: dict) -> GPT | Llama:
@@ -797,14 +799,14 @@ def given_of(config, manifest: dict) -> GPT | Llama:
 
 
 # %%
-#| export run.llama
+#| export labs.llama.runs
 def new_of(config, manifest: dict, generator: torch.Generator) -> GPT | Llama:
     """A new model of the run's shape, scaled as chapter 07's."""
     return scale_init(model_of(new_shape(config, manifest["vocab_size"]), generator))
 
 
 # %%
-#| export run.assemble
+#| export labs.long_run.assemble
 #| grows first_model
 def first_model(config: Config, manifest: dict) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout and adapters, in float32, on the CPU."""
@@ -818,7 +820,7 @@ def first_model(config: Config, manifest: dict) -> GPT:
 
 
 # %%
-from nanogpt.text.shards import load_manifest
+from nanogpt.shards import load_manifest
 
 new = load_config("tiny", ["family=llama", "llama.n_kv_head=4"])
 adapting = load_config("tiny", ["family=llama", elsewhere, f"lora.rank={RANK}"])
@@ -836,7 +838,7 @@ import os
 
 
 # %%
-#| export run.together
+#| export labs.long_run.together
 #| grows too_large
 def too_large(config: Config, device: torch.device, ranks: int) -> str:
     """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
@@ -870,22 +872,22 @@ meta device. It measures a step if a micro-batch should take less than 3 seconds
 """
 
 # %%
-#| export run.llama
+#| export labs.llama.runs
 from functools import partial
 from pathlib import Path
 
+from nanogpt import optim
 from nanogpt.device import pick_device
-from nanogpt.gpt import optim
-from nanogpt.gpt.precision import READS, LossScaler
-from nanogpt.gpt.train import train_step
-from nanogpt.run.dryrun import say_time
-from nanogpt.run.lora import add_lora, lora_parameters
-from nanogpt.speed.roofline import Roofline, measure_roofline, timings
-from nanogpt.text.shards import load_manifest
+from nanogpt.labs.plan.dryrun import say_time
+from nanogpt.lora import add_lora, lora_parameters
+from nanogpt.precision import READS, LossScaler
+from nanogpt.roofline import Roofline, measure_roofline, timings
+from nanogpt.shards import load_manifest
+from nanogpt.training import train_step
 
 
 # %%
-#| export run.llama
+#| export labs.llama.runs
 def shape_of_run(config, vocab_size: int) -> LlamaConfig:
     """The shape of the run's Llama: that of init_from's folder, else the configuration's."""
     fields = given_fields(config)
@@ -904,7 +906,7 @@ def with_adapters(config, model: Llama) -> Llama:
 
 
 # %%
-#| export run.llama
+#| export labs.llama.runs
 def seconds_of_step(shape: LlamaConfig, config, device: torch.device, roof: Roofline) -> tuple:
     """Seconds of a step: its matrix products at the roofline's rate; and measured, if a micro-batch takes under 3 s, else None."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
@@ -924,7 +926,7 @@ def seconds_of_step(shape: LlamaConfig, config, device: torch.device, roof: Roof
 
 
 # %%
-#| export run.llama
+#| export labs.llama.runs
 def llama_dry_run(config) -> None:
     """Print what a run of a Llama would take; nothing is written, and data that are not there are not made."""
     c, device, T = config, pick_device(config.run.device), config.model.block_size
@@ -961,12 +963,12 @@ The command asks for the family first, and then takes one of the two dry runs.
 # %%
 import shlex
 
-from nanogpt.run.dryrun import dry_run
-from nanogpt.run.stopping import exit_code
-from nanogpt.run.trainer import config_of, fit
+from nanogpt.labs.long_run.stopping import exit_code
+from nanogpt.labs.long_run.trainer import config_of, fit
+from nanogpt.labs.plan.dryrun import dry_run
 
 # %%
-#| export run.trainer
+#| export labs.long_run.trainer
 #| grows run
 import argparse
 
@@ -989,16 +991,16 @@ Finally `load`, with which `sample` and `eval` read a model.
 """
 
 # %%
-from nanogpt.run.lora import base_of, load_adapter, merge
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.lora import base_of, load_adapter, merge
+from nanogpt.tokenizer import BPETokenizer
 
 
 # %%
-#| export gpt.sample
+#| export sampling
 #| grows load
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a checkpoint, a run's or an adapter's folder, a Hugging Face folder or a name on the hub."""
-    from nanogpt.run.checkpoint import chosen  # here: a model alone needs no run
+    from nanogpt.checkpoint import chosen  # here: a model alone needs no run
 
     folder = chosen(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
@@ -1028,7 +1030,7 @@ them. Then the model tells a story.
 """
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.gpt.sample import complete
+from nanogpt.sampling import complete
 
 model, tokenizer = load((RUNS / "adapted").as_posix())
 begin, generator = "One sunny day,", torch.Generator().manual_seed(0)

@@ -15,16 +15,16 @@ and Mistral. T5's and ALBERT's files also carry a table that changes letters, so
 """
 
 # %%
-#| default_exp text.spm
-#| doc text.spm: SentencePiece's model files, read and written; encoding by scored merges or by the best path.
+#| default_exp labs.formats.sentencepiece
+#| doc labs.formats.sentencepiece: SentencePiece's model files, read and written; encoding by scored merges or by the best path.
 import math
 from collections import Counter
 
 from course.figures import sentencepiece as figures
 from course.figures.tokenizer import timed
 from course.notebook import answer, checkpoint, predict, predictions
-from nanogpt.corpora.corpus import stories
-from nanogpt.text.bpe import learn_merges
+from nanogpt.stories import stories
+from nanogpt.tokenizer import learn_merges
 
 SIZE, TEXTS = 400, 300  # merges to learn; stories to learn them from
 texts = [story.text for story in stories(TEXTS)]
@@ -50,7 +50,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.text.files import atomically
+from nanogpt.files import atomically
 
 MARK = "▁"  # a space
 

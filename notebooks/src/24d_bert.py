@@ -14,8 +14,8 @@ the published model, whose blocks put their norms elsewhere, and compare it with
 """
 
 # %%
-#| default_exp gpt.bert
-#| doc gpt.bert: BERT: attention to both sides, hidden tokens as the task, the published model and its weights.
+#| default_exp labs.bert
+#| doc labs.bert: BERT: attention to both sides, hidden tokens as the task, the published model and its weights.
 import json
 import math
 from pathlib import Path
@@ -24,9 +24,9 @@ import torch
 
 from course.figures import bert as figures
 from course.notebook import answer, checkpoint, predict, predictions
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.train import scale_init, train
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.stories import ensure_corpus
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init, train
 
 STEPS, RATE = 250, 3e-3  # of both runs below
 N, LETTERS, ROWS = 8, 20, 32  # a row repeats N letters; how many kinds there are; rows of a batch
@@ -52,8 +52,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanogpt.gpt.attention import CausalSelfAttention, split_heads
-from nanogpt.gpt.model import GPT, Block, GPTConfig, next_token_loss, table
+from nanogpt.model import CausalSelfAttention, split_heads
+from nanogpt.model import GPT, Block, GPTConfig, next_token_loss, table
 
 
 class SelfAttention(CausalSelfAttention):
@@ -423,7 +423,7 @@ so three tensors are stacked, one below the other.
 #| export
 from pathlib import Path
 
-from nanogpt.gpt.pretrained import find_checkpoint, read_headers, read_json, read_tensor
+from nanogpt.pretrained import find_checkpoint, read_headers, read_json, read_tensor
 
 OUTER = {
     "wte.weight": "bert.embeddings.word_embeddings.weight",

@@ -13,20 +13,20 @@ record believable, and measure the worth of each part. At the end you can race y
 """
 
 # %%
-#| default_exp gpt.speedrun
-#| doc gpt.speedrun: A small GPT that learns fast: squared ReLU, rotary positions, tables of recent tokens, Muon.
-#| doc gpt.muon: Muon for stacks of matrices of one shape, beside AdamW.
-#| doc gpt.record: The rules of the race: what a record must say, how sure it must be, and the board of all records.
+#| default_exp labs.speedrun.speedrun
+#| doc labs.speedrun.speedrun: A small GPT that learns fast: squared ReLU, rotary positions, tables of recent tokens, Muon.
+#| doc labs.speedrun.muon: Muon for stacks of matrices of one shape, beside AdamW.
+#| doc labs.speedrun.record: The rules of the race: what a record must say, how sure it must be, and the board of all records.
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 from course.figures import speedrun as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus, floor_per_token, stories
+from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.stories import ensure_corpus, floor_per_token, stories
+from nanogpt.tokenizer import BPETokenizer
 
 device = pick_device()
 
@@ -40,20 +40,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanogpt.evals.losses import evaluating
-from nanogpt.gpt.attention import split_heads
-from nanogpt.gpt.llama import rope_angles, rotate
-from nanogpt.gpt.model import GPT, GPTConfig, init_weights
-from nanogpt.gpt.optim import cosine, decay_groups, wsd
-from nanogpt.gpt.precision import autocast
-from nanogpt.gpt.train import scale_init, train_step
+from nanogpt.evaluate import evaluating
+from nanogpt.labs.llama.model import rope_angles, rotate
+from nanogpt.model import split_heads
+from nanogpt.model import GPT, GPTConfig, init_weights
+from nanogpt.optim import cosine, decay_groups, wsd
+from nanogpt.precision import autocast
+from nanogpt.training import scale_init, train_step
 
 # %% [markdown]
 r"""
 ## The reference
 
 First we need something to beat. These are nanoGPT's settings (its README and `config/train_shakespeare_char.py`; what
-these do not mention comes from the defaults of `train.py`): 4 layers of width 128, contexts of 64 characters, 12 rows a
+these do not mention comes from the defaults of `training.py`): 4 layers of width 128, contexts of 64 characters, 12 rows a
 batch, AdamW at a rate of 0.001 with 100 steps of warm-up and a cosine, weight decay 0.1, clipping at 1. We have all of
 these parts since chapter 15.
 
@@ -332,12 +332,12 @@ makes all of them orthogonal with the same few products, so that a model of twel
 
 
 # %%
-#| export gpt.muon
+#| export labs.speedrun.muon
 #| blank orthogonal: divide each matrix by its norm; five times: A = X Xᵀ, then X = a X + (b A + c A A) X
 import torch
 from torch import Tensor, nn
 
-from nanogpt.gpt.model import GPT
+from nanogpt.model import GPT
 
 
 def orthogonal(G: Tensor) -> Tensor:
@@ -355,7 +355,7 @@ def orthogonal(G: Tensor) -> Tensor:
 
 
 # %%
-#| export gpt.muon
+#| export labs.speedrun.muon
 class BatchedMuon(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024) for matrices; those of one shape are made orthogonal together.
 
@@ -425,7 +425,7 @@ them, batches of our stories, and a model that is compiled before the clock star
 
 
 # %%
-#| export gpt.muon
+#| export labs.speedrun.muon
 class MuonAndAdamW:
     """Muon for the matrices inside the blocks, AdamW for the rest, used like one optimizer."""
 
@@ -668,7 +668,7 @@ one-sided p < 0.01 is 3.75 with five runs and falls with more.
 
 
 # %%
-#| export gpt.record
+#| export labs.speedrun.record
 import math
 from statistics import fmean, stdev
 
@@ -744,11 +744,11 @@ rule that a record breaks becomes a sentence.
 """
 
 # %%
-#| export gpt.record
+#| export labs.speedrun.record
 import json
 from pathlib import Path
 
-from nanogpt.text.files import save_json
+from nanogpt.files import save_json
 
 TRACKS = {
     "shakespeare": {
@@ -761,7 +761,7 @@ TRACKS = {
 
 
 # %%
-#| export gpt.record
+#| export labs.speedrun.record
 def objections(record: dict) -> list[str]:
     """The rules that a record breaks, a sentence each; an empty list if it may join the board."""
     track, found = TRACKS.get(record["track"]), []
@@ -786,7 +786,7 @@ def objections(record: dict) -> list[str]:
 
 
 # %%
-#| export gpt.record
+#| export labs.speedrun.record
 def share(record: dict) -> float:
     """The mean time of a run, divided by the reference's on the same machine."""
     return fmean(record["seconds"]) / record["reference_seconds"]

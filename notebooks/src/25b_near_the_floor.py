@@ -15,8 +15,8 @@ You need chapter 25 for the recipe and the rules, and chapter 07 for the referen
 """
 
 # %%
-#| default_exp gpt.stories_race
-#| doc gpt.stories_race: The race on the stories: its batches, its loss, chapter 07's recipe as the reference, and our recipe.
+#| default_exp labs.speedrun.stories_race
+#| doc labs.speedrun.stories_race: The race on the stories: its batches, its loss, chapter 07's recipe as the reference, and our recipe.
 import json
 from dataclasses import replace
 from statistics import fmean, stdev
@@ -26,10 +26,10 @@ import numpy as np
 from course.figures import evaluation
 from course.figures import speedrun as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.evals.excess import KINDS
-from nanogpt.gpt.record import T99, share, surely_below
-from nanogpt.gpt.speedrun import race
+from nanogpt.labs.evals.excess import KINDS
+from nanogpt.labs.speedrun.record import T99, share, surely_below
+from nanogpt.labs.speedrun.speedrun import race
+from nanogpt.stories import ensure_corpus
 
 # %%
 #| export
@@ -41,13 +41,13 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.optim import wsd
-from nanogpt.gpt.speedrun import Recipe
-from nanogpt.gpt.train import scale_init, train_step
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import load_manifest, open_shards, read_shard
+from nanogpt.data import DocumentStream
+from nanogpt.evaluate import evaluate
+from nanogpt.labs.speedrun.speedrun import Recipe
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import wsd
+from nanogpt.shards import load_manifest, open_shards, read_shard
+from nanogpt.training import scale_init, train_step
 
 # %% [markdown]
 r"""
@@ -164,7 +164,7 @@ def text_of(folder: Path) -> str:
 
 
 # %%
-#| export gpt.record
+#| export labs.speedrun.record
 #| grows TRACKS
 TRACKS = {
     "shakespeare": {
@@ -190,7 +190,7 @@ print({name: TRACKS["stories"][name] == value for name, value in mine.items()})
 
 
 # %%
-#| export gpt.record
+#| export labs.speedrun.record
 #| grows objections
 def objections(record: dict) -> list[str]:
     """The rules that a record breaks, a sentence each; an empty list if it may join the board."""

@@ -15,13 +15,13 @@ from statistics import fmean
 import torch
 import torch.nn.functional as F
 
-from nanogpt.corpora.corpus import ensure_corpus
-from nanogpt.gpt.bert import both_sides, hide
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.train import scale_init, train
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.files import save_json
-from nanogpt.text.shards import open_shards
+from nanogpt.data import DocumentStream
+from nanogpt.files import save_json
+from nanogpt.labs.bert import both_sides, hide
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus
+from nanogpt.training import scale_init, train
 
 T, B, RATE = 128, 8, 2e-3
 

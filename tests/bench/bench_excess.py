@@ -13,15 +13,15 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.corpora.corpus import ensure_corpus, stories
-from nanogpt.evals.excess import Floor
-from nanogpt.evals.losses import token_losses
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.train import scale_init, train
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.files import save_json
-from nanogpt.text.shards import open_shards
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.data import DocumentStream
+from nanogpt.evaluate import token_losses
+from nanogpt.files import save_json
+from nanogpt.labs.evals.excess import Floor
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus, stories
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init, train
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "data/measurements/excess.json"

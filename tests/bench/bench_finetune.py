@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from course.notebooks.source import notebook_from_source  # noqa: E402
-from nanogpt.gpt.weights import load_model  # noqa: E402
-from nanogpt.run.lora import add_lora, freeze  # noqa: E402
-from nanogpt.text.files import save_json  # noqa: E402
+from nanogpt.files import save_json  # noqa: E402
+from nanogpt.lora import add_lora, freeze  # noqa: E402
+from nanogpt.weights import load_model  # noqa: E402
 
 SWEEP = [  # way, share of old stories, rates
     ("all weights", 0.0, (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)),

@@ -24,10 +24,10 @@ import torch
 
 from course.files import write_atomically
 from course.paths import ROOT, relative
-from nanogpt.gpt.model import GPT
-from nanogpt.gpt.sample import generate
-from nanogpt.gpt.weights import load_model
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.model import GPT
+from nanogpt.sampling import generate
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.weights import load_model
 
 OPENING = "It was a sunny morning at the market. Rosa was there with Sam."
 STORY = 'python -m nanogpt sample --checkpoint data/built/model --prompt "One sunny day," --temperature 0.5'

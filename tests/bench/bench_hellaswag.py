@@ -14,11 +14,11 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-from nanogpt.evals import hellaswag
-from nanogpt.evals.losses import evaluating
-from nanogpt.gpt.model import GPT, SIZES
-from nanogpt.gpt.sample import load
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.evaluate import evaluating
+from nanogpt.labs.evals import hellaswag
+from nanogpt.model import GPT, SIZES
+from nanogpt.sampling import load
+from nanogpt.tokenizer import BPETokenizer
 
 
 @torch.no_grad()

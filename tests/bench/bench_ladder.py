@@ -19,12 +19,11 @@ from time import perf_counter
 import torch
 
 from nanogpt.device import pick_device
-from nanogpt.gpt.model import GPTConfig
-from nanogpt.speed.climb import in_turns
-from nanogpt.speed.forecast import predict
-from nanogpt.speed.roofline import gain_of, measure_roofline
-from nanogpt.speed.rungs import keep_memory, make_step, obstacles, rungs_up_to, zipf_batches
-from nanogpt.speed.work import step_flops
+from nanogpt.labs.ladder.climb import in_turns
+from nanogpt.labs.ladder.forecast import predict
+from nanogpt.labs.ladder.rungs import keep_memory, make_step, obstacles, rungs_up_to, zipf_batches
+from nanogpt.model import GPTConfig
+from nanogpt.roofline import gain_of, measure_roofline, step_flops
 
 PROGRAMS = {  # label: does it keep its memory?
     "ours, top rung": True,

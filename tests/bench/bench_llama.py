@@ -19,14 +19,14 @@ import torch
 
 from course.llama_changes import CHANGES, changed
 from course.paths import ROOT
-from nanogpt.corpora.corpus import ensure_corpus, stories
-from nanogpt.evals.losses import evaluate
-from nanogpt.gpt import llama
-from nanogpt.gpt.model import GPTConfig
-from nanogpt.gpt.train import train
-from nanogpt.text.data import DocumentStream
-from nanogpt.text.shards import open_shards
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.data import DocumentStream
+from nanogpt.evaluate import evaluate
+from nanogpt.labs.llama import model as llama
+from nanogpt.model import GPTConfig
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus, stories
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import train
 
 RATE = 2e-3  # chapter 07's
 CONTROLS = [

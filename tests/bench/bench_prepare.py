@@ -22,7 +22,7 @@ from statistics import median
 
 import tiktoken
 
-from nanogpt.corpora.prepare import cores, prepare
+from nanogpt.labs.corpora.prepare import cores, prepare
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 3
@@ -37,7 +37,7 @@ def find_text() -> str:
     ):
         if path.exists():
             return path.read_text(encoding="utf-8")
-    from nanogpt.corpora.corpus import stories
+    from nanogpt.stories import stories
 
     return "".join(story.text + "\n\n" for story in stories(5000))
 

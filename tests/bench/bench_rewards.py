@@ -16,14 +16,12 @@ from torch import nn
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from nanogpt.corpora.corpus import stories  # noqa: E402
+from nanogpt.data import DocumentStream  # noqa: E402
 from nanogpt.device import pick_device  # noqa: E402
-from nanogpt.evals.excess import Floor  # noqa: E402
-from nanogpt.evals.losses import token_losses  # noqa: E402
-from nanogpt.gpt.model import flops_per_token  # noqa: E402
-from nanogpt.gpt.train import train  # noqa: E402
-from nanogpt.gpt.weights import load_model  # noqa: E402
-from nanogpt.run.rewards import (  # noqa: E402
+from nanogpt.evaluate import token_losses  # noqa: E402
+from nanogpt.files import save_json  # noqa: E402
+from nanogpt.labs.evals.excess import Floor  # noqa: E402
+from nanogpt.labs.tuning.rewards import (  # noqa: E402
     Near,
     QuestionStream,
     Remembering,
@@ -33,10 +31,12 @@ from nanogpt.run.rewards import (  # noqa: E402
     questions,
     share_right,
 )
-from nanogpt.text.data import DocumentStream  # noqa: E402
-from nanogpt.text.files import save_json  # noqa: E402
-from nanogpt.text.shards import open_shards  # noqa: E402
-from nanogpt.text.tokenizer import BPETokenizer  # noqa: E402
+from nanogpt.model import flops_per_token  # noqa: E402
+from nanogpt.shards import open_shards  # noqa: E402
+from nanogpt.stories import stories  # noqa: E402
+from nanogpt.tokenizer import BPETokenizer  # noqa: E402
+from nanogpt.training import train  # noqa: E402
+from nanogpt.weights import load_model  # noqa: E402
 
 B, ROWS, MORE, STEPS, HELD, TRAIN, TOLD = 24, 4, 16, 80, 180, 1200, 60
 BUILT = ROOT / "data/built"

@@ -20,10 +20,10 @@ from statistics import median, quantiles
 import torch
 from torch import nn
 
-from nanogpt.gpt import sample
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.pretrained import to_hf
-from nanogpt.speed.roofline import copy_bandwidth, measure, synchronize
+from nanogpt import generate as sample
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.pretrained import to_hf
+from nanogpt.roofline import copy_bandwidth, measure, synchronize
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

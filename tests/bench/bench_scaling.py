@@ -16,10 +16,10 @@ import torch
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from nanogpt.corpora.corpus import ensure_corpus  # noqa: E402
-from nanogpt.plan import laws  # noqa: E402
-from nanogpt.text.files import save_json  # noqa: E402
-from nanogpt.text.tokenizer import BPETokenizer  # noqa: E402
+from nanogpt.files import save_json  # noqa: E402
+from nanogpt.labs.plan import laws  # noqa: E402
+from nanogpt.stories import ensure_corpus  # noqa: E402
+from nanogpt.tokenizer import BPETokenizer  # noqa: E402
 
 WIDTHS = (8, 16, 24, 32, 48, 64, 96)
 TOKENS = tuple(2**k for k in range(16, 21))

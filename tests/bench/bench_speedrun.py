@@ -36,15 +36,15 @@ import torch
 
 from course.figures.speedrun import rows
 from course.paths import ROOT
-from nanogpt.corpora.corpus import ensure_corpus, stories
-from nanogpt.evals.excess import KINDS, Floor
-from nanogpt.evals.losses import answer_accuracy, evaluate, token_losses
-from nanogpt.gpt.record import TRACKS, join, objections, share
-from nanogpt.gpt.speedrun import OURS, Recipe, race, validation_loss, windows_at_random
-from nanogpt.gpt.stories_race import CONTEXT, NEAR, chapter_07, story_batches, story_loss, text_of
-from nanogpt.text.files import save_json
-from nanogpt.text.shards import read_shard
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt.evaluate import answer_accuracy, evaluate, token_losses
+from nanogpt.files import save_json
+from nanogpt.labs.evals.excess import KINDS, Floor
+from nanogpt.labs.speedrun.record import TRACKS, join, objections, share
+from nanogpt.labs.speedrun.speedrun import OURS, Recipe, race, validation_loss, windows_at_random
+from nanogpt.labs.speedrun.stories_race import CONTEXT, NEAR, chapter_07, story_batches, story_loss, text_of
+from nanogpt.shards import read_shard
+from nanogpt.stories import ensure_corpus, stories
+from nanogpt.tokenizer import BPETokenizer
 
 PLACES = [ROOT / "data/downloads/tinyshakespeare.txt", ROOT.parent / "shared/data/tinyshakespeare.txt"]
 REFERENCE_STEPS = 2400  # of chapter 07's recipe, half as many again as in chapter 07

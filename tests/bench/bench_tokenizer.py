@@ -20,9 +20,8 @@ sys.path.insert(0, str(ROOT))
 if "TIKTOKEN_CACHE_DIR" not in os.environ and (SHARED / "tiktoken_cache").is_dir():
     os.environ["TIKTOKEN_CACHE_DIR"] = str(SHARED / "tiktoken_cache")
 
-from nanogpt.text.bpe import learn_merges, replace  # noqa: E402
-from nanogpt.text.files import save_json  # noqa: E402
-from nanogpt.text.tokenizer import GPT2_PATTERN, BPETokenizer, count_chunks  # noqa: E402
+from nanogpt.files import save_json  # noqa: E402
+from nanogpt.tokenizer import GPT2_PATTERN, BPETokenizer, count_chunks, learn_merges, replace  # noqa: E402  # noqa: E402
 
 MERGES = 1024 - 257
 

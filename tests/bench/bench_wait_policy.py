@@ -22,7 +22,7 @@ STEP = """
 import json, sys, time
 import torch  # before nanogpt, which would set the policy
 from nanogpt.device import seed_everything
-from nanogpt.gpt.model import GPT, GPTConfig
+from nanogpt.model import GPT, GPTConfig
 seed_everything(0)
 model = GPT(GPTConfig(block_size=128, vocab_size=512, n_layer=4, n_head=4, n_embd=128))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

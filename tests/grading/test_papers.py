@@ -13,11 +13,10 @@ from course.exercises.public import KEPT_BACK
 from course.exercises.sets import RELEASED, SOLUTION
 from course.exercises.table import WEEKS
 from course.paths import CourseError
-from nanogpt.gpt.attention import attention_weights
-from nanogpt.gpt.model import SIZES, GPTConfig, num_params
-from nanogpt.gpt.sample import token_probs
-from nanogpt.parallel.zero import state_bytes
-from nanogpt.text.bpe import learn_merges, replace
+from nanogpt.labs.parallel.zero import state_bytes
+from nanogpt.model import SIZES, GPTConfig, attention_weights, num_params
+from nanogpt.sampling import token_probs
+from nanogpt.tokenizer import learn_merges, replace
 
 FINAL = text_of("final")
 QUESTIONS = {

@@ -21,7 +21,7 @@ from browser import chromium, needs_chromium, opened, shot
 
 from course.machine.lab import running
 from course.paths import NOTEBOOKS, ROOT, number_of, numbered
-from nanogpt.gpt import train as gpt_train
+from nanogpt import training as gpt_train
 
 sys.path.insert(0, str(ROOT / "tests/bench"))
 from bench_widgets import knobs_of, shown, values_of
@@ -145,7 +145,7 @@ WRONG = "return scores.softmax(dim=-1)"
 
 
 def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
-    module = lab.copy / "nanogpt/gpt/attention.py"
+    module = lab.copy / "nanogpt/model.py"
     released = module.read_text(encoding="utf-8")
     module.unlink()
     with opened(lab.base, within=window) as page:
@@ -155,9 +155,7 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
         run_all(page)
         check = cell_with(page, 'checkpoint("04")')
         said = check.locator(".jp-OutputArea-output").inner_text()
-        assert (
-            "nanogpt/gpt/attention.py updated" in said and "tests/gpt/test_ch04_attention.py passes" in said
-        )
+        assert "nanogpt/model.py updated" in said and "tests/core/test_ch04_attention.py passes" in said
         assert module.read_text(encoding="utf-8") == released
         shot(page, "lab-2-run")
 
@@ -182,14 +180,14 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
         said = run_cell(page, check)
         assert "test_rows_are_weights_over_the_past: a query looks at a later key" in said
         assert re.search(r"likely 04_attention.ipynb, cell \d+ \(attention_weights\)", said)
-        assert "nanogpt/gpt/attention.py unchanged" in said and module.read_text(encoding="utf-8") == released
+        assert "nanogpt/model.py unchanged" in said and module.read_text(encoding="utf-8") == released
         shot(page, "lab-5-broken")
 
         retype(page, cell, WRONG, RIGHT)
         run_cell(page, cell)
         save(page)
         said = run_cell(page, check)
-        assert "nanogpt/gpt/attention.py unchanged" in said and "passes" in said
+        assert "nanogpt/model.py unchanged" in said and "passes" in said
         shot(page, "lab-6-mended")
         move_all_knobs(page, answered, "04")
         choose(page, "Kernel", "Shut Down Kernel")

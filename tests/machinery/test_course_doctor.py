@@ -52,7 +52,7 @@ def test_only_red_fails(monkeypatch, capsys, colour, code):
 
 def test_what_nobody_can_change_is_not_yellow(monkeypatch):
     """No TF32, no fast bf16 and no network on a healthy machine: told, and nothing to worry about."""
-    from nanogpt.gpt import precision
+    from nanogpt import precision
 
     monkeypatch.setattr(precision, "best_precision", lambda device: "float32")
     monkeypatch.setattr(machine, "device_if_there", lambda: torch.device("cpu"))

@@ -82,7 +82,7 @@ def test_a_continuation_needs_a_class_and_a_decorated_class_takes_plain_methods_
 @pytest.mark.parametrize(
     "directive",
     ["#| exports", "#| Export", "# | export", "#|  export # note", "# export", "#| eval: false", "#| doc a", "#| doc: x"]
-    + ["#| export data.py", "#| export nanogpt.text.data", "#| export text.", "#| export text..data", "#| export text.Data"]
+    + ["#| export data.py", "#| export nanogpt.data", "#| export text.", "#| export text..data", "#| export text.Data"]
     + ["#| export text.class", "#| export nanogpt.data", "#| export text/data", "#| export Data", "#| export __init__", "#| export __main__"]
     + ["#| export 2d", "#| export class", "#| export con", "#| export a b", "## | export", "#| default_exp"],
 )  # fmt: skip
@@ -92,7 +92,7 @@ def test_what_looks_like_a_directive_and_is_none_is_refused(directive):
 
 @pytest.mark.parametrize(
     "name, hint",
-    [("data.py", "data"), ("nanogpt.data", "data"), ("nanogpt.text.data", "text.data"), ("nanogpt/text/data.py", "text.data"), ("Text.Data", "text.data")],
+    [("data.py", "data"), ("nanogpt.data", "data"), ("nanogpt.data", "data"), ("nanogpt/data.py", "data"), ("Text.Data", "data")],
 )  # fmt: skip
 def test_a_wrong_name_of_a_module_gets_the_right_one_as_a_hint(name, hint):
     assert refused(f"#| export {name}\nX = 1").endswith(f"dots between, such as {hint}")

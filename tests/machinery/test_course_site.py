@@ -20,7 +20,7 @@ from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, CourseError, modules
 from course.site import build as site
 from course.site import pages
 from course.site.reading import cells_to_read, code_to_read
-from nanogpt.run.config import keys
+from nanogpt.config import keys
 
 FILES = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
 PLACES = site.places()
@@ -105,7 +105,7 @@ x = 1  # kept
 
 def test_a_cell_reads_in_the_book_without_what_serves_the_machinery():
     made = code_to_read(
-        nbformat.v4.new_code_cell(CELL), "gpt.model", {"05.1": "10.98 nats"}, "notebooks/05_gpt.ipynb"
+        nbformat.v4.new_code_cell(CELL), "model", {"05.1": "10.98 nats"}, "notebooks/05_gpt.ipynb"
     )
     question, imports, rest = made
     assert question.cell_type == "markdown" and "the first loss (nats)" in question.source
@@ -121,7 +121,7 @@ def test_a_cell_reads_in_the_book_without_what_serves_the_machinery():
         ("import torch\nfrom torch import nn\nx = 1\ny = 2", None, ""),
         ('checkpoint("05")', ["hide-cell"], ""),
         ('show(figures.plan(1), alt="words")', ["hide-input"], ""),
-        ("#| export\ndef f():\n    return 1", None, "→ nanogpt/gpt/model.py</a></p>"),
+        ("#| export\ndef f():\n    return 1", None, "→ nanogpt/model.py</a></p>"),
         (
             "#| export text.data\n#| grows g\ndef g():\n    pass",
             None,
@@ -132,7 +132,7 @@ def test_a_cell_reads_in_the_book_without_what_serves_the_machinery():
     ],
 )
 def test_plumbing_is_folded_and_an_exported_cell_has_a_badge(source, tags, badge):
-    *before, cell = code_to_read(nbformat.v4.new_code_cell(source), "gpt.model", {}, "notebooks/05_gpt.ipynb")
+    *before, cell = code_to_read(nbformat.v4.new_code_cell(source), "model", {}, "notebooks/05_gpt.ipynb")
     assert cell.metadata.get("tags") == tags and "#|" not in cell.source
     badges = [each.source for each in before if each.cell_type == "markdown"]
     assert [each.endswith(badge) for each in badges] == [True] * bool(badge)

@@ -16,17 +16,15 @@ import torch.nn.functional as F
 from course.notebooks.source import notebook_from_text
 from course.paths import SOURCES
 from nanogpt.device import pick_scale
-from nanogpt.gpt.attention import attention_weights
-from nanogpt.gpt.model import GPT, MLP, SIZES, GPTConfig
-from nanogpt.gpt.precision import LossScaler, best_precision, why_not
-from nanogpt.gpt.train import train_step
-from nanogpt.plan.footprint import OVERHEAD, Step, footprint
-from nanogpt.speed.forecast import predict
-from nanogpt.speed.ladder import DEFAULTS
-from nanogpt.speed.ladder import MODELS as LADDERS
-from nanogpt.speed.roofline import PEAKS, Roofline, matmul_formats
-from nanogpt.speed.rungs import RUNGS, obstacles, rungs_up_to
-from nanogpt.speed.work import peak_memory
+from nanogpt.labs.ladder.forecast import predict
+from nanogpt.labs.ladder.ladder import DEFAULTS
+from nanogpt.labs.ladder.ladder import MODELS as LADDERS
+from nanogpt.labs.ladder.rungs import RUNGS, obstacles, rungs_up_to
+from nanogpt.labs.plan.footprint import OVERHEAD, Step, footprint
+from nanogpt.model import GPT, MLP, SIZES, GPTConfig, attention_weights
+from nanogpt.precision import LossScaler, best_precision, why_not
+from nanogpt.roofline import PEAKS, Roofline, matmul_formats, peak_memory
+from nanogpt.training import train_step
 
 ROOM = (
     14.7 * 1024 - OVERHEAD

@@ -16,10 +16,10 @@ def test_a_cell_that_was_edited_and_run_is_what_the_ranks_get():
         "20", [edited.replace("17", "16"), broken, edited, "print('no cell of a module')"]
     )
     assert folder.is_relative_to(BUILT)
-    text = (folder / "nanogpt/parallel/distributed.py").read_text(encoding="utf-8")
+    text = (folder / "nanogpt/distributed.py").read_text(encoding="utf-8")
     assert 'return {"B": 17}' in text and "16}" not in text, "not the cell that was run last"
     assert "def process_group" in text, "a cell that was not run yet is missing"
-    assert (folder / "nanogpt/gpt/model.py").exists(), "the rest of the package is missing"
+    assert (folder / "nanogpt/model.py").exists(), "the rest of the package is missing"
     assert '"B": 17' not in notebook_path("20").read_text(encoding="utf-8"), "the notebook itself was changed"
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from nanogpt.cli import run_command
-from nanogpt.speed import ladder
-from nanogpt.speed.rungs import RUNGS
+from nanogpt.labs.ladder import ladder
+from nanogpt.labs.ladder.rungs import RUNGS
 
 RUNG = {
     "name": "float32",

@@ -13,16 +13,16 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from nanogpt.evals import losses as evals
-from nanogpt.gpt.model import GPT, GPTConfig
-from nanogpt.gpt.precision import LossScaler, autocast
-from nanogpt.gpt.train import train_step
-from nanogpt.run.config import Config, Model, Optim, Run, Train
-from nanogpt.run.trainer import one_step
-from nanogpt.run.training import Training
-from nanogpt.text.data import BatchStream
-from nanogpt.text.shards import write_shard
-from nanogpt.text.tokenizer import BPETokenizer
+from nanogpt import evaluate as evals
+from nanogpt.config import Config, Model, Optim, Run, Train
+from nanogpt.data import BatchStream
+from nanogpt.labs.long_run.trainer import one_step
+from nanogpt.labs.long_run.training import Training
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.precision import LossScaler, autocast
+from nanogpt.shards import write_shard
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import train_step
 
 SHAPE = GPTConfig(block_size=16, vocab_size=64, n_layer=1, n_head=2, n_embd=32)
 

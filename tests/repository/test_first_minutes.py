@@ -14,9 +14,9 @@ from course.notebooks.address import is_published, repository
 from course.paths import ROOT, chapters
 from course.site import pictures, readme
 from course.site.chapters import OPTIONAL
-from nanogpt.gpt.model import GPTConfig
-from nanogpt.speed.forecast import REACHED, START, predict_ladder
-from nanogpt.speed.roofline import peak_of
+from nanogpt.labs.ladder.forecast import REACHED, START, predict_ladder
+from nanogpt.model import GPTConfig
+from nanogpt.roofline import peak_of
 
 README, FAQ, CONTRIBUTING = (
     (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "site/faq.md", "CONTRIBUTING.md")
@@ -235,7 +235,7 @@ def no_download(monkeypatch, tmp_path):
 def no_hub(monkeypatch, tmp_path):
     from huggingface_hub import errors
 
-    from nanogpt.gpt.pretrained import find_checkpoint
+    from nanogpt.pretrained import find_checkpoint
 
     def offline(*_, local_files_only=False, **__):
         raise errors.LocalEntryNotFoundError("no") if local_files_only else errors.OfflineModeIsEnabled("no")
@@ -248,7 +248,7 @@ def no_vocabulary(monkeypatch, tmp_path):
     import requests
     import tiktoken
 
-    from nanogpt.text.tokenizer import BPETokenizer
+    from nanogpt.tokenizer import BPETokenizer
 
     def offline(*_, **__):
         raise requests.exceptions.ConnectionError("no")
@@ -264,7 +264,7 @@ def skipped_chapter(monkeypatch, tmp_path):
 
     monkeypatch.setattr(started, "grows", lambda: True)
     monkeypatch.setattr(started, "built", lambda: ["00", "01"])
-    print(started.not_built_yet(ModuleNotFoundError("No module named 'nanogpt.gpt.pretrained'")))
+    print(started.not_built_yet(ModuleNotFoundError("No module named 'nanogpt.pretrained'")))
 
 
 def a_copy(monkeypatch, tmp_path):
@@ -278,8 +278,8 @@ def a_copy(monkeypatch, tmp_path):
 
 
 def nan_loss(monkeypatch, tmp_path):
-    from nanogpt.gpt.model import GPT, GPTConfig
-    from nanogpt.gpt.train import train
+    from nanogpt.model import GPT, GPTConfig
+    from nanogpt.training import train
 
     model = GPT(GPTConfig(8, 10, n_layer=1, n_head=1, n_embd=8))
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
@@ -288,7 +288,7 @@ def nan_loss(monkeypatch, tmp_path):
 
 
 def no_compiler(monkeypatch, tmp_path):
-    from nanogpt.speed.rungs import why_not_compiled
+    from nanogpt.labs.ladder.rungs import why_not_compiled
 
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     monkeypatch.delenv("CXX", raising=False)
@@ -296,13 +296,13 @@ def no_compiler(monkeypatch, tmp_path):
 
 
 def no_tf32(monkeypatch, tmp_path):
-    from nanogpt.gpt.precision import why_not
+    from nanogpt.precision import why_not
 
     print(why_not("tf32", torch.device("cpu")))
 
 
 def no_bf16(monkeypatch, tmp_path):
-    from nanogpt.gpt import precision
+    from nanogpt import precision
 
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(precision, "matmul_formats", lambda device: ["float32", "float16", "fp16"])
@@ -310,13 +310,13 @@ def no_bf16(monkeypatch, tmp_path):
 
 
 def unknown_id(monkeypatch, tmp_path):
-    from nanogpt.gpt.model import GPT, GPTConfig
+    from nanogpt.model import GPT, GPTConfig
 
     GPT(GPTConfig(16, 10, n_layer=1, n_head=1, n_embd=8))(torch.full((1, 2), 10))
 
 
 def long_prompt(monkeypatch, tmp_path):
-    from nanogpt.gpt.model import GPT, GPTConfig
+    from nanogpt.model import GPT, GPTConfig
 
     GPT(GPTConfig(16, 10, n_layer=1, n_head=1, n_embd=8))(torch.zeros(1, 20, dtype=torch.int64))
 

@@ -142,7 +142,7 @@ def seen(monkeypatch, request):
     """`card()` on a GPU that is said to be there; with the batch that it should find."""
     name, gib, batch = request.param
     monkeypatch.setattr("nanogpt.device.pick_device", lambda: torch.device("cuda"))
-    monkeypatch.setattr("nanogpt.gpt.precision.why_not", lambda word, device: "before Ampere")
+    monkeypatch.setattr("nanogpt.precision.why_not", lambda word, device: "before Ampere")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     memory = SimpleNamespace(total_memory=gib * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
@@ -289,7 +289,7 @@ def test_the_kernels_are_timed_beside_pytorchs(tmp_path):
 def test_choices_are_timed_and_put_beside_their_prediction(monkeypatch):
     """Without a GPU: a kernel that only counts its launches, on a card that is said to be an A100."""
     pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
-    from nanogpt.speed import flash_kernels, targets
+    from nanogpt.labs.kernels import flash_kernels, targets
 
     kernel, launches = flash_kernels.flash_kernel, []
 

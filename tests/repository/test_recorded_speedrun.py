@@ -9,9 +9,9 @@ import pytest
 
 from course.figures.speedrun import equal_steps, rows
 from course.paths import ROOT
-from nanogpt.gpt.record import TRACKS, objections, share
-from nanogpt.gpt.speedrun import OURS, Recipe
-from nanogpt.gpt.stories_race import NEAR
+from nanogpt.labs.speedrun.record import TRACKS, objections, share
+from nanogpt.labs.speedrun.speedrun import OURS, Recipe
+from nanogpt.labs.speedrun.stories_race import NEAR
 
 sys.path.insert(0, str(ROOT / "tests/bench"))
 import bench_speedrun

@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 from conftest import ROOT, SHARED
 
-from nanogpt.gpt.model import GPTConfig, num_params
+from nanogpt.model import GPTConfig, num_params
 
 TABLES = ROOT / "data" / "reference"
 

@@ -139,7 +139,7 @@ def test_nothing_downloaded_or_built_is_committed():
 def test_a_server_trains_with_the_package_alone(tmp_path):
     """Nothing that training imports reads a file beside nanogpt/."""
     shutil.copytree(PACKAGE, tmp_path / "nanogpt", ignore=shutil.ignore_patterns("__pycache__"))
-    code = "import nanogpt.run.trainer, nanogpt.gpt.sample; print(nanogpt.__file__)"
+    code = "import nanogpt.labs.long_run.trainer, nanogpt.sampling; print(nanogpt.__file__)"
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.stdout.startswith(str(tmp_path)), done.stderr

@@ -13,12 +13,13 @@ from built_site import HTML, built, needs_sphinx, served
 
 from course.paths import ROOT
 from course.site import pictures
-from nanogpt.gpt import attention, model
-from nanogpt.gpt.model import GPT, GPTConfig, flops_by_part, flops_per_token, num_params
-from nanogpt.gpt.optim import decay_groups
-from nanogpt.speed.work import memory_by_category, step_flops, step_work
-from nanogpt.text.data import BatchStream
-from nanogpt.text.shards import read_shard, write_shard
+from nanogpt import model
+from nanogpt import model as attention
+from nanogpt.data import BatchStream
+from nanogpt.model import GPT, GPTConfig, flops_by_part, flops_per_token, num_params
+from nanogpt.optim import decay_groups
+from nanogpt.roofline import memory_by_category, step_flops, step_work
+from nanogpt.shards import read_shard, write_shard
 
 SHEET = (ROOT / "site" / "cheatsheet.md").read_text(encoding="utf-8")
 SHAPE = re.compile(r"\(((?:\d*[BTChdV]|\d+)?(?:, (?:\d*[BTChdV]|\d+))*)\)")
@@ -201,7 +202,7 @@ def test_adamw_is_the_formula_of_the_sheet():
 def test_a_checkpoint_holds_what_the_sheet_says():
     import inspect
 
-    from nanogpt.run import training
+    from nanogpt.labs.long_run import training
 
     said = TRAINING["checkpoint"][0].partition(": ")[2].split(", ")
     source = inspect.getsource(training.Training.state_dict)

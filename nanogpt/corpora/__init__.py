@@ -1,1 +1,0 @@
-"""Where text comes from: the generated stories and their floor, real text, Megatron's files."""

@@ -1,1 +1,0 @@
-"""GPT-2: the model, its training loop and its sampling."""

@@ -1,0 +1,1 @@
+"""Real text of any size: sources, parallel and resumable preparing, cleaning, mixtures."""

@@ -1,0 +1,1 @@
+"""What a trained model knows: excess over the floor, stories' questions, HellaSwag."""

@@ -1,0 +1,1 @@
+"""Files of others: llm.c, Megatron-LM, SentencePiece."""

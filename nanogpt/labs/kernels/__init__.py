@@ -1,0 +1,1 @@
+"""Attention and losses by hand, and as Triton kernels."""

@@ -1,0 +1,1 @@
+"""Every speed-up, predicted and measured, one on the other."""

@@ -1,0 +1,1 @@
+"""Llama and Qwen3: GPT-2 with six changes."""

@@ -1,0 +1,75 @@
+"""The configuration's section `llama`, and which keys belong to which family of models.
+
+Exported from notebooks/24b_llama_runs.ipynb.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+Positive, PositiveFloat = Annotated[int, Field(gt=0)], Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True)
+class LlamaKeys:
+    """What a Llama's shape has besides the section `model`: chapter 24."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    n_kv_head: Positive | None = None  # heads of keys and values; they divide n_head; null: as many as n_head
+    n_hidden: Positive | None = None  # the width of the MLP; null: 8/3 of n_embd, up to a multiple of 16
+    rope_theta: PositiveFloat = 10_000.0  # the slowest pair turns by about 1/rope_theta a token
+    qk_norm: bool = False  # normalize queries and keys, as Qwen3 does
+    tied: bool = True  # lm_head is wte, as in GPT-2; large models have two matrices
+
+
+def new_shape(config, vocab_size: int):
+    """The shape of a new model, as the sections `model` and `llama` ask for it: a GPTConfig or a LlamaConfig."""
+    from nanogpt.labs.llama.model import (
+        LlamaConfig,
+    )  # here: it imports torch, and a command's --help needs none
+    from nanogpt.model import GPTConfig
+
+    m, own = config.model, config.llama
+    if config.family == "gpt":
+        return GPTConfig(**vars(m), vocab_size=vocab_size)
+    size = {name: getattr(m, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
+    size["n_kv_head"] = own.n_kv_head or m.n_head
+    size["n_hidden"] = own.n_hidden or 16 * math.ceil(8 * m.n_embd / 3 / 16)
+    rest = {"rope_theta": own.rope_theta, "qk_norm": own.qk_norm, "tied": own.tied}
+    return LlamaConfig(**size, **rest, head_size=m.n_embd // m.n_head, vocab_size=vocab_size)
+
+
+def check_family(config) -> None:
+    """ValueError, naming the key, for what the other family has, and for a layout or a shape that no Llama can have."""
+    model, own, layout = config.model, config.llama, config.parallel
+    if config.family == "gpt":
+        for f in fields(LlamaKeys):
+            if getattr(own, f.name) != f.default:
+                raise ValueError(f"llama.{f.name}={getattr(own, f.name)} needs family=llama, not gpt")
+        return
+    for name, none in {"dropout": 0.0, "flash": True, "padded_vocab_size": None}.items():
+        value = getattr(model, name)
+        if value != none:
+            raise ValueError(f"model.{name}={value} is GPT-2's, and a Llama has no such thing; leave it out")
+    if layout.shard or layout.tp > 1:
+        raise ValueError(
+            "parallel.shard and parallel.tp know a GPT's layers only; a Llama runs as copies, parallel.dp"
+        )
+    new_shape(config, vocab_size=1)  # can there be such a shape?
+
+
+def refuse_biases(given: dict) -> None:
+    """ValueError if a file or a command line asks for biases in a Llama; the key's default asks for nothing."""
+    model = given.get("model")
+    biases = isinstance(model, dict) and model.get("bias")
+    if given.get("family") == "llama" and biases:
+        raise ValueError("model.bias=true is GPT-2's, and a Llama has no biases; leave it out")
+
+
+def own_keys(said: dict) -> dict:
+    """All keys of a configuration; without model.bias if it is a Llama's."""
+    if said["family"] == "llama":
+        del said["model"]["bias"]
+    return said

@@ -1,0 +1,1 @@
+"""What looks after a run at night."""

@@ -1,0 +1,1 @@
+"""One model on many devices, by hand: buckets, ZeRO, tensor, context and pipeline parallelism."""

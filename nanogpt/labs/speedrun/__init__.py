@@ -1,0 +1,1 @@
+"""The same loss in less time."""

@@ -1,0 +1,197 @@
+"""Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
+
+Exported from notebooks/19_fine_tuning.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb and
+notebooks/24b_llama_runs.ipynb.
+"""
+
+import json
+import math
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load as tensors_in
+from safetensors.torch import save as serialize
+from torch import Tensor, nn
+
+from nanogpt.files import atomically, save_json
+from nanogpt.model import GPT
+from nanogpt.pretrained import parameters_by_hf_name
+from nanogpt.weights import UNREADABLE, digest
+
+
+def freeze(model: nn.Module, *trainable: str) -> nn.Module:
+    """Only parameters whose names contain one of these words get gradients from now on; returns the model.
+
+    freeze(model, "") thaws everything. ValueError where a word is in no name, the model untouched.
+    """
+    named = dict(model.named_parameters())
+    if lost := [word for word in trainable if not any(word in name for name in named)]:
+        raise ValueError(
+            f"no parameter's name contains {lost[0]!r}; they are like {', '.join([*named][-2:])}"
+        )
+    for name, p in named.items():
+        p.requires_grad_(any(word in name for word in trainable))
+        p.grad = p.grad if p.requires_grad else None  # or an optimizer would go on using it
+    return model
+
+
+class LoRALinear(nn.Linear):
+    """x -> W x + b + alpha / rank · B (A x), of which A and B are trained (Hu et al. 2021, §4.1).
+
+    Takes over the W and b of a linear layer. A (rank, in) is N(0, 1 / in), so that A x is as large as the entries of x;
+    B (out, rank) is zero, so that nothing changes at first. ValueError where the layer can have no such rank.
+    """
+
+    def __init__(self, linear: nn.Linear, rank: int, alpha: float, generator: torch.Generator | None = None):
+        super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
+        limit = min(self.in_features, self.out_features)
+        if type(rank) is not int or not 1 <= rank <= limit or not 0 < alpha < math.inf:
+            raise ValueError(
+                f"rank={rank!r} must be an integer from 1 to {limit}, and alpha={alpha} positive"
+            )
+        self.weight, self.bias, self.rank, self.alpha = linear.weight, linear.bias, rank, alpha
+        A = torch.randn(rank, self.in_features, generator=generator) / math.sqrt(self.in_features)
+        self.lora_A = nn.Parameter(A.to(self.weight))
+        self.lora_B = nn.Parameter(self.weight.new_zeros(self.out_features, rank))
+
+    def forward(self, x: Tensor) -> Tensor:  # (..., in) -> (..., out)
+        narrow = F.linear(x.to(self.lora_A.dtype), self.lora_A)  # (..., rank)
+        return super().forward(x) + self.alpha / self.rank * F.linear(narrow, self.lora_B)
+
+
+TARGETS = ("c_attn", "c_proj", "c_fc")  # all products of a block
+
+
+def linear_layers(model: GPT) -> dict[str, nn.Linear]:
+    """The linear layers of the blocks, by name."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear) and ".h." in name}
+
+
+def lora_parameters(model: GPT) -> dict[str, nn.Parameter]:
+    """The adapters' matrices by name; empty where there are none."""
+    return {name: p for name, p in model.named_parameters() if ".lora_" in name}
+
+
+def add_lora(
+    model: GPT, rank: int, alpha: float = 8.0, targets: Collection[str] = TARGETS, generator=None
+) -> GPT:
+    """Freeze the model and put a LoRALinear in place of each linear layer with one of these names; returns the model.
+
+    Its outputs stay what they were. generator: for A, on the CPU. ValueError, the model untouched, where it has
+    adapters already, or no layer has such a name or rank. In a Llama c_attn means c_q, c_k, c_v, and c_fc also c_gate.
+    """
+    if lora_parameters(model):
+        raise ValueError("the model has adapters already; merge(model) them, or load the base again")
+    targets = [targets] if isinstance(targets, str) else list(targets) or ["nothing"]
+    layers, wanted = linear_layers(model), set()
+    kinds = {name.split(".")[-1] for name in layers}
+    for word in targets:
+        meant = kinds & {word, *ALSO.get(word, ())}
+        if not meant:
+            raise ValueError(f"{word} is no linear layer of a block; choose among {', '.join(TARGETS)}")
+        wanted |= meant
+    layers = {name: layer for name, layer in layers.items() if name.split(".")[-1] in wanted}
+    adapted = {name: LoRALinear(layer, rank, alpha, generator) for name, layer in layers.items()}
+    for name, layer in adapted.items():
+        model.set_submodule(name, layer.train(model.training))
+    return freeze(model, ".lora_")
+
+
+def weight_update(layer: LoRALinear) -> Tensor:
+    """What an adapter adds to W, (out, in), in float32."""
+    return layer.alpha / layer.rank * layer.lora_B.float() @ layer.lora_A.float()
+
+
+@torch.no_grad()
+def merge(model: GPT) -> GPT:
+    """Add each adapter to its W and remove it; returns the model, plain again and all of it trainable."""
+    for layer in linear_layers(model).values():
+        if isinstance(layer, LoRALinear):
+            layer.weight += weight_update(layer).to(layer.weight.dtype)
+            del layer.lora_A, layer.lora_B
+            layer.__class__ = nn.Linear
+    return freeze(model, "")
+
+
+ADAPTER = "adapter.safetensors"
+
+
+def base_digest(model: GPT) -> str:
+    """SHA-256 of what the adapters stand on: the number of heads and all other weights, without padding."""
+    named = parameters_by_hf_name(model).items()
+    base = {name: p.detach().float().cpu().contiguous() for name, p in named if ".lora_" not in name}
+    return digest({"n_head": model.config.n_head}, serialize(base))
+
+
+def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None = None) -> None:
+    """Write the adapters alone, adapter.safetensors and adapter.json, with a hash of both and one of their base.
+
+    base_model: the folder of the base, or its name on the hub; with it, `load` needs the adapter's folder alone.
+    """
+    layers = {name: m for name, m in linear_layers(model).items() if isinstance(m, LoRALinear)}
+    if not layers:
+        raise ValueError("the model has no adapter to save; add_lora(model, rank) makes them")
+    one, targets = next(iter(layers.values())), sorted({name.split(".")[-1] for name in layers})
+    fields = {"rank": one.rank, "alpha": one.alpha, "targets": targets, "base": base_digest(model)}
+    if base_model is not None:
+        place = os.path.relpath(base_model, folder) if Path(base_model).is_dir() else base_model
+        fields["base_model"] = Path(place).as_posix()
+    data = serialize({name: p.detach().cpu().contiguous() for name, p in lora_parameters(model).items()})
+    with atomically(Path(folder) / ADAPTER) as file:
+        file.write(data)
+    save_json(Path(folder) / "adapter.json", fields | {"sha256": digest(fields, data)})
+
+
+def load_adapter(model: GPT, folder: str | Path) -> GPT:
+    """Put the adapters that save_adapter wrote beside the weights that they were trained with; returns the model.
+
+    OSError or ValueError, in one sentence and the model untouched, if a bit has changed or the base is another one.
+    """
+    folder = Path(folder)
+    try:
+        fields, data = json.loads((folder / "adapter.json").read_bytes()), (folder / ADAPTER).read_bytes()
+        sha256, tensors = fields.pop("sha256", None), tensors_in(data)
+        if sha256 != digest(fields, data):
+            raise ValueError(f"adapter.json or {ADAPTER} has changed since")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error.filename} is not there; save_adapter writes it") from None
+    except UNREADABLE as error:
+        raise ValueError(f"{folder} holds no adapter that save_adapter wrote whole: {error}") from None
+    fields.pop("base_model", None)
+    if fields.pop("base") != base_digest(model):
+        raise ValueError(f"the adapter in {folder} was trained beside other weights than this model's")
+    add_lora(model, **fields)
+    model.load_state_dict(tensors, strict=False)
+    return model
+
+
+def base_of(folder: Path) -> str:
+    """The folder or the hub name of an adapter's base. ValueError or OSError if it is not given, or not there."""
+    base = json.loads((folder / "adapter.json").read_bytes()).get("base_model")
+    if base is None:
+        raise ValueError(
+            f"{folder}/adapter.json names no base_model; save_adapter(model, folder, base_model) does"
+        )
+    if (folder / base).is_dir():
+        return str(folder / base)
+    if base.startswith("."):
+        raise FileNotFoundError(
+            f"{folder / base} is not there, and the adapter in {folder} needs it as its base"
+        )
+    return base
+
+
+def take_adapter(model: GPT, folder: Path) -> None:
+    """Give a model's adapters the numbers of a checkpoint. ValueError if the base beside them is another one."""
+    fields = json.loads((folder / "adapter.json").read_bytes())
+    if fields["base"] != base_digest(model):
+        raise ValueError(
+            f"init_from has other weights than those that the adapter in {folder} was trained beside"
+        )
+    model.load_state_dict(tensors_in((folder / ADAPTER).read_bytes()), strict=False)
+
+
+ALSO = {"c_attn": ("c_q", "c_k", "c_v"), "c_fc": ("c_gate",)}  # what a word means in a Llama, besides

@@ -1,0 +1,173 @@
+"""The learning rate as a function of the step, and the optimizer of a run.
+
+Exported from notebooks/07_training.ipynb, grown by notebooks/10b_loss_scaling.ipynb,
+notebooks/14_ladder.ipynb, notebooks/15_recipe.ipynb and notebooks/21_sharding.ipynb.
+"""
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nanogpt.model import GPT
+
+
+def wsd(step: int, steps: int, *, warmup: int = 0, decay: float = 0.3, minimum: float = 0.0) -> float:
+    """The factor of the learning rate: warm-up, then 1, and over the last `decay` of the steps linearly to the minimum."""
+    left = min(max((steps - step) / max(1.0, decay * steps), 0.0), 1.0)
+    return min(warm_up(step, warmup), minimum + (1 - minimum) * left)
+
+
+def adamw_update(weight, grad, master, m, v, rates, beta1: float, beta2: float, eps: float) -> None:
+    """AdamW on the float32 master, rounded into the weight; in place (Loshchilov & Hutter 2019, algorithm 2).
+
+    rates: lr / (1 - beta1^t), 1 / (1 - beta2^t) and 1 - lr * weight_decay, each a tensor of one number, so that a
+    compiled update is not compiled again in every step.
+    """
+    step_size, correction, keep = rates
+    grad = grad.float()
+    m.lerp_(grad, 1 - beta1)
+    v.lerp_(grad * grad, 1 - beta2)
+    master.mul_(keep)
+    master.sub_(step_size * m / ((v * correction).sqrt() + eps))
+    weight.copy_(master)
+
+
+class MasterAdamW(torch.optim.Optimizer):
+    """AdamW that turns its parameters to bfloat16 and keeps float32 masters and moments of them.
+
+    A group's weights become one tensor and its parameters views of that, so that an update is one call, which
+    `compiled=True` fuses. Make it when the model is on its device; every step needs all gradients.
+    """
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, compiled=False):
+        self.flat = []  # for each group: weight, master, m, v
+        self.update = torch.compile(adamw_update) if compiled else adamw_update
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, steps=0))
+
+    def add_param_group(self, group: dict) -> None:
+        super().add_param_group(group)
+        params = self.param_groups[-1]["params"]
+        master = torch.cat([p.detach().float().flatten() for p in params])  # before rounding
+        self.flat.append((master.bfloat16(), master, torch.zeros_like(master), torch.zeros_like(master)))
+        parts = zip(*(tensor.split([p.numel() for p in params]) for tensor in self.flat[-1]))
+        for p, (weight, *kept) in zip(params, parts):
+            p.data = weight.view_as(p)
+            self.state[p] = {name: t.view_as(p) for name, t in zip(("master", "exp_avg", "exp_avg_sq"), kept)}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One update of every group."""
+        for group, (weight, *kept) in zip(self.param_groups, self.flat):
+            if any(p.grad is None for p in group["params"]):
+                raise ValueError("MasterAdamW: a parameter has no gradient; call loss.backward() first")
+            group["steps"] += 1
+            grad = torch.cat([p.grad.flatten() for p in group["params"]])
+            lr, (beta1, beta2), t = group["lr"], group["betas"], group["steps"]
+            rates = lr / (1 - beta1**t), 1 / (1 - beta2**t), 1 - lr * group["weight_decay"]
+            rates = [torch.full((), rate, device=grad.device) for rate in rates]
+            self.update(weight, grad, *kept, rates, beta1, beta2, group["eps"])
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Masters, moments and options from `state_dict()`; the weights become the masters, rounded."""
+        saved = state_dict["param_groups"]
+        if [len(group["params"]) for group in self.param_groups] != [len(group["params"]) for group in saved]:
+            raise ValueError("MasterAdamW: the saved state belongs to other parameter groups than these")
+        for group, other, (weight, master, *_) in zip(self.param_groups, saved, self.flat):
+            for p, number in zip(group["params"], other["params"]):
+                for name, tensor in self.state[p].items():
+                    tensor.copy_(state_dict["state"][number][name])
+            group.update({name: value for name, value in other.items() if name != "params"})
+            weight.copy_(master)
+
+
+def make_optimizer(
+    model: GPT, lr, precision="float32", *, betas=(0.9, 0.98), weight_decay=0.01, fused=True, compiled=False
+) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov and Hutter 2019), fused where it exists: one kernel for all, the same numbers.
+
+    Its means reach back 1 / (1 - beta) steps: 10 for the gradient, 50 for its square, which suits short runs (PyTorch's
+    default is 1,000). Weight decay shrinks each weight of two dimensions by lr × weight_decay a step. compiled: fuses the
+    update of bf16-masters.
+    """
+    groups = decay_groups(model, weight_decay)
+    if precision == "bf16-masters":  # chapter 10b
+        return MasterAdamW(groups, lr=lr, betas=betas, compiled=compiled)
+    device = next(model.parameters()).device
+    return torch.optim.AdamW(
+        groups, lr=lr, betas=betas, fused=fused and device.type in ("cpu", "cuda", "mps")
+    )
+
+
+def warm_up(step: int, warmup: int) -> float:
+    """1 / warmup in step 0, rising linearly to 1 in step warmup - 1."""
+    return min(1.0, (step + 1) / max(1, warmup))
+
+
+def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> float:
+    """The factor of the learning rate: warm-up, then half a cosine from 1 to the minimum (Loshchilov and Hutter 2017).
+
+    The minimum is reached in step `steps`, the first after the run, and kept.
+    """
+    done = (step - warmup) / max(1, steps - warmup)
+    falling = minimum + (1 - minimum) * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
+    return min(warm_up(step, warmup), falling)
+
+
+def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
+    """Parameter groups for an optimizer, a tied weight once: matrices are decayed, biases and gains are not.
+
+    Embeddings are matrices, too. Frozen parameters are in no group.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def gradients_of(parameters) -> list[Tensor]:
+    """Those that there are. One of which the ranks hold summands (a LayerNorm's in chapter 21b) is summed first."""
+    parameters = [p for p in parameters if p.grad is not None]
+    for p in parameters:
+        if getattr(p.grad, "placements", None) != getattr(p, "placements", None):
+            p.grad = p.grad.redistribute(placements=p.placements)
+    return [p.grad for p in parameters]
+
+
+@torch.no_grad()
+def global_norm(gradients) -> Tensor:
+    """The norm of all gradients as one vector: on every rank the same number, as a plain tensor.
+
+    Gradients may be plain, or DTensors on different meshes: FSDP's, tensor parallelism's and both together.
+    """
+    kinds, norms = {}, []
+    for part, groups in map(local_part, gradients):
+        kinds.setdefault(groups, []).append(part)
+    for groups, parts in kinds.items():
+        norm = torch.nn.utils.get_total_norm(parts)
+        if groups:  # squares add up over the ranks, norms do not
+            square = norm.float().square()
+            for group in groups:
+                dist.all_reduce(square, group=group)
+            norm = square.sqrt()
+        norms.append(norm)
+    return norms[0] if len(norms) == 1 else torch.nn.utils.get_total_norm(norms)
+
+
+@torch.no_grad()
+def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
+    """Shorten the gradients, whose global norm is `norm`, to max_norm, in place; no communication."""
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    torch._foreach_mul_([local_part(g)[0] for g in gradients], factor)
+
+
+def local_part(x: Tensor) -> tuple[Tensor, tuple]:
+    """This rank's part of x, which shares its memory, and the groups of ranks that have the others; () if x is complete."""
+    if not hasattr(x, "device_mesh"):  # no DTensor, whose class takes a second to import
+        return x, ()
+    cut = (dim for dim, place in enumerate(x.placements) if not place.is_replicate())
+    return x.to_local(), tuple(x.device_mesh.get_group(dim) for dim in cut)

@@ -1,1 +1,0 @@
-"""One model on many devices: data, sharded, tensor, context and pipeline parallelism."""

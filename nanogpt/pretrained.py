@@ -1,0 +1,250 @@
+"""GPT-2's weights from Hugging Face's files, and back.
+
+Exported from notebooks/06_pretrained.ipynb.
+"""
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nanogpt.files import atomically, save_json
+from nanogpt.model import GPT, GPTConfig
+
+CONV1D = re.compile(r".*\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
+
+
+def parameters_by_hf_name(model: GPT) -> dict[str, Tensor]:
+    """The parameters under the hub's names, without `transformer.`; the tied matrix once, as wte.weight, unpadded."""
+    params = {name.removeprefix("transformer."): p for name, p in model.named_parameters()}
+    return params | {"wte.weight": params["wte.weight"][: model.config.vocab_size]}
+
+
+def hf_layout(name: str, p: Tensor) -> Tensor:
+    """A parameter as Hugging Face stores it: a view, transposed for Conv1D, which holds (in, out)."""
+    if CONV1D.fullmatch(name):
+        return p.T
+    return p
+
+
+# Hugging Face lets a GPT-2 vary these; this GPT has one value of each.
+FIXED = {
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",  # GELU with tanh
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+SIZE_NAMES = {"block_size": "n_positions"} | {n: n for n in ("vocab_size", "n_layer", "n_head", "n_embd")}
+
+
+def config_from_hf(hf: dict, where: str = "config.json", dropout: float = 0.0) -> GPTConfig:
+    """GPTConfig from a config.json of Hugging Face; ValueError naming every setting that this GPT does not have."""
+    found = FIXED | {"model_type": None} | hf
+    wrong = [f"{key} is {found[key]!r}, not {value!r}" for key, value in FIXED.items() if found[key] != value]
+    if hf.get("n_inner") not in (None, 4 * hf.get("n_embd", GPTConfig.n_embd)):
+        wrong.append(f"n_inner is {hf['n_inner']!r}, not 4·n_embd")
+    if wrong:
+        raise ValueError(f"{where}: this is not a GPT-2 that nanogpt can run: {'; '.join(wrong)}")
+    sizes = {ours: hf[theirs] for ours, theirs in SIZE_NAMES.items() if theirs in hf}  # or GPT-2 small's
+    return GPTConfig(**sizes, dropout=dropout)
+
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def config_to_hf(config: GPTConfig) -> dict:
+    """The config.json that makes `transformers` build this model."""
+    eot = min(50256, config.vocab_size - 1)  # <|endoftext|>: GPT-2's, or the last of chapter 01's vocabulary
+    sizes = {theirs: getattr(config, ours) for ours, theirs in SIZE_NAMES.items()}
+    dropouts = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.dropout)
+    rest = {"architectures": ["GPT2LMHeadModel"], "bos_token_id": eot, "eos_token_id": eot}
+    return FIXED | sizes | dropouts | rest
+
+
+def to_hf(model: GPT, folder: str | Path) -> None:
+    """Write config.json and model.safetensors, which `transformers` and `from_hf` load; each file atomically.
+
+    Weights keep their dtype. A model with bias=False gets biases of zero, which compute the same.
+    """
+    if not isinstance(model, GPT):
+        raise ValueError(f"to_hf writes a GPT, not a {type(model).__name__}; unwrap it (.module, ._orig_mod)")
+    tensors = {}
+    for name, p in parameters_by_hf_name(model).items():
+        t = hf_layout(name, p.detach()).cpu().contiguous()
+        tensors[f"transformer.{name}"] = t
+        if not model.config.bias and name not in ("wte.weight", "wpe.weight"):
+            tensors[f"transformer.{name.removesuffix('weight')}bias"] = t.new_zeros(t.shape[-1])  # (out,)
+    noted = {"format": "pt", "n_head": str(model.config.n_head)}
+    with atomically(Path(folder) / SINGLE) as file:
+        save_file(tensors, file.name, metadata=noted)  # by name: it then needs no copy of all weights
+    save_json(Path(folder) / "config.json", config_to_hf(model.config))
+
+
+def read_json(path: Path) -> dict:
+    """A JSON object from a file; ValueError naming the file where it holds none."""
+    with suppress(ValueError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(value, dict):
+            return value
+    raise ValueError(f"{path.name} is not a JSON object; download or write it again")
+
+
+def weight_files(folder: Path) -> list[str]:
+    """The names of a checkpoint's safetensors files, each once; ValueError where the index names no plain file."""
+    if (folder / SINGLE).is_file() or not (folder / INDEX).is_file():
+        return [SINGLE]
+    names = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise ValueError(f"{INDEX} has no weight_map; download it again")
+    for name in names.values():
+        if not re.fullmatch(r"[\w.-]+\.safetensors", str(name)):
+            raise ValueError(f"{INDEX} names {name!r}, which is not a plain file name; nothing was read")
+    return list(dict.fromkeys(names.values()))
+
+
+def missing_files(folder: Path) -> list[str]:
+    """Which of a checkpoint's files a folder lacks."""
+    return [name for name in ["config.json", *weight_files(folder)] if not (folder / name).is_file()]
+
+
+def download(repo: str, revision: str | None = None) -> Path:
+    """The folder of a hub repository's checkpoint: the cache's if it is complete, else downloaded. OSError if neither."""
+    from huggingface_hub import errors, snapshot_download
+
+    wanted = {"revision": revision, "allow_patterns": ["config.json", "model*.safetensors", INDEX]}
+    try:
+        with suppress(errors.LocalEntryNotFoundError):
+            folder = Path(snapshot_download(repo, local_files_only=True, **wanted))
+            if not missing_files(folder):
+                return folder
+        return Path(snapshot_download(repo, **wanted))
+    except (errors.HFValidationError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        what = f"{repo!r} is no folder, and the hub shows no such repository or revision"
+        raise FileNotFoundError(f"{what}; check the name, or `hf auth login` if it is private") from error
+    except Exception as error:  # no base class holds the HTTP errors of every version of huggingface_hub
+        what = f"{repo!r} is no folder and not in the cache, and the hub cannot be read"
+        why = type(error.__cause__ or error).__name__
+        raise OSError(f"{what} ({why}); try again online, or name a folder") from error
+
+
+def find_checkpoint(name_or_dir: str | Path, revision: str | None = None) -> tuple[Path, list[Path]]:
+    """Paths of config.json and of the safetensors files, of a folder or of one commit of a hub repository."""
+    folder = Path(name_or_dir)
+    if not folder.is_dir():
+        folder = download(str(name_or_dir), revision)
+    missing = missing_files(folder)
+    if missing:
+        pickle = "a pytorch_model.bin is a pickle, which can run code when read: convert it with transformers' save_pretrained"
+        raise FileNotFoundError(f"{name_or_dir} lacks {', '.join(missing)}; {pickle}")
+    return folder / "config.json", [folder / file for file in weight_files(folder)]
+
+
+MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # buffers that old versions saved with the weights
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def read_headers(paths: list[Path]) -> dict[str, tuple[Path, str, tuple[int, ...], str]]:
+    """Name without `transformer.` -> (file, name in it, shape, dtype), masks left out. Reads no weights."""
+    found = {}
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as file:
+                for stored in file.keys():  # noqa: SIM118
+                    name, piece = stored.removeprefix("transformer."), file.get_slice(stored)
+                    if name in found:
+                        raise ValueError(f"{path.name} holds {name} a second time; keep one")
+                    if not MASK.fullmatch(name):
+                        found[name] = path, stored, tuple(piece.get_shape()), piece.get_dtype()
+        except SafetensorError as error:
+            raise ValueError(f"{path.name} is no complete safetensors file ({error})") from None
+    return found
+
+
+def check_config(config: GPTConfig, found: dict, where: str) -> None:
+    """ValueError where config has a size beyond all that the headers hold, or not the n_head that to_hf noted."""
+    limit = len(found)
+    for _, _, shape, _ in found.values():
+        limit = max([limit, *shape])
+    for ours, theirs in SIZE_NAMES.items():
+        if getattr(config, ours) > limit:
+            what = f"config.json says {theirs}={getattr(config, ours)}, which is more than anything in the weights"
+            raise ValueError(f"{where}: {what} ({limit})")
+    for path in {entry[0] for entry in found.values()}:
+        with safe_open(path, framework="pt") as file:
+            noted = (file.metadata() or {}).get("n_head", str(config.n_head))
+        if noted != str(config.n_head):
+            what = f"config.json says n_head={config.n_head}, but {path.name} was written with {noted}"
+            raise ValueError(f"{where}: {what}")
+
+
+def check_tensors(model: GPT, found: dict, where: str) -> None:
+    """ValueError naming the tensors that are missing, unexpected, of a wrong shape or not floating point."""
+    shapes = {name: tuple(hf_layout(name, p).shape) for name, p in parameters_by_hf_name(model).items()}
+    allowed = shapes | {"lm_head.weight": shapes["wte.weight"]}
+    problems = [f"missing: {name}" for name in shapes if name not in found]
+    for name, (_, _, shape, dtype) in found.items():
+        if name not in allowed:
+            problems.append(f"unexpected: {name}")
+        elif shape != allowed[name]:
+            problems.append(f"wrong shape: {name} is {shape}, not {allowed[name]}")
+        elif dtype not in DTYPES:
+            problems.append(f"not floating point: {name} is {dtype}")
+    if problems:
+        listed = "; ".join(problems[:4])
+        if len(problems) > 4:
+            listed += f"; and {len(problems) - 4} more"
+        raise ValueError(f"{where} does not hold the weights that its config.json describes; {listed}")
+
+
+def read_tensor(path: Path, name: str) -> Tensor:
+    """One tensor of a safetensors file."""
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor(name)
+
+
+@torch.no_grad()
+def copy_weights(model: GPT, found: dict, where: str) -> None:
+    """Fill every parameter from its file. ValueError for NaN or infinity, and for an output head that is not wte."""
+    for name, p in parameters_by_hf_name(model).items():
+        path, stored_name, _, _ = found[name]
+        view = hf_layout(name, p)
+        view.copy_(read_tensor(path, stored_name))
+        if not view.isfinite().all():
+            raise ValueError(f"{where}: {name} holds NaN or infinity; download or write it again")
+    if "lm_head.weight" in found:
+        path, stored_name, _, _ = found["lm_head.weight"]
+        tied = model.lm_head.weight
+        if not torch.equal(read_tensor(path, stored_name).to(tied), tied):
+            raise ValueError(f"{where}: lm_head.weight is not wte.weight; this GPT has one matrix for both")
+
+
+def from_hf(name_or_dir: str | Path, *, revision=None, dropout=0.0, dtype: torch.dtype | None = None) -> GPT:
+    """GPT with the weights of a Hugging Face GPT-2 checkpoint, in eval mode, in `dtype` or in the file's own type.
+
+    name_or_dir: a folder, or a hub repository such as "openai-community/gpt2" (downloaded once, then from the cache).
+    revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is not a part of the weights.
+    Raises OSError if a file cannot be read, and ValueError naming what in it is not this GPT-2.
+    """
+    where = str(name_or_dir)
+    config_path, paths = find_checkpoint(name_or_dir, revision)
+    config = config_from_hf(read_json(config_path), f"{where}, config.json", dropout)
+    found = read_headers(paths)
+    check_config(config, found, where)
+    with torch.device("meta"):
+        model = GPT(config)
+    check_tensors(model, found, where)
+    if dtype is None:
+        stored = {DTYPES[entry[3]] for entry in found.values()}
+        dtype = stored.pop() if len(stored) == 1 else torch.get_default_dtype()  # several: float32
+    model.to(dtype).to_empty(device=torch.get_default_device())
+    model.lm_head.weight = model.transformer.wte.weight  # to_empty gives each its own memory
+    copy_weights(model, found, where)
+    return model.eval()

@@ -1,0 +1,275 @@
+"""Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
+
+Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb,
+notebooks/17d_assembly.ipynb, notebooks/19_fine_tuning.ipynb, notebooks/24_llama.ipynb and
+notebooks/24b_llama_runs.ipynb.
+"""
+
+import codecs
+import math
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nanogpt.device import pick_device
+from nanogpt.evaluate import evaluating
+from nanogpt.labs.llama.families import from_hub
+from nanogpt.lora import base_of, load_adapter, merge
+from nanogpt.model import GPT
+from nanogpt.pretrained import read_json
+from nanogpt.tokenizer import EOT, BPETokenizer
+from nanogpt.weights import load_model
+
+
+def draw(probs: Tensor, generator: torch.Generator) -> list[int]:
+    """One id for each row of probs (B, V); takes B numbers from `generator` and none from anywhere else."""
+    # float64: 50,257 float32 sums would leave a rounding error larger than the rarest tokens.
+    ends = probs.to("cpu", torch.float64).cumsum(-1)  # on the CPU, a seed means the same on every device
+    u = torch.rand(len(ends), 1, generator=generator, device=generator.device).cpu()  # (B, 1)
+    return torch.searchsorted(ends, u * ends[:, -1:], right=True).squeeze(1).tolist()
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Logits (B, V) with -inf for all but the k largest of each row. Equal ones are all kept, or none."""
+    smallest = logits.topk(min(k, logits.size(-1))).values[:, -1:]  # (B, 1)
+    return logits.masked_fill(logits < smallest, -math.inf)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """Logits (B, V) with -inf for all but the fewest largest that have the mass p. Equal ones are all kept, or none."""
+    ranked = logits.sort(descending=True).values
+    probs = ranked.softmax(-1)
+    outside = probs.cumsum(-1) - probs >= p  # the larger ones before it have the mass already
+    outside[:, 0] = False
+    smallest = ranked.masked_fill(outside, math.inf).amin(-1, keepdim=True)  # (B, 1)
+    return logits.masked_fill(logits < smallest, -math.inf)
+
+
+def token_probs(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p=1.0) -> Tensor:
+    """Probabilities (B, V) of the next token from logits (B, V): temperature (0 is greedy), then top-k, then top-p."""
+    if temperature == 0:
+        return F.one_hot(logits.argmax(-1), logits.size(-1)).float()
+    logits = logits.float()
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # at most 0: no quotient is infinite
+    if top_k:
+        logits = keep_top_k(logits, top_k)
+    if top_p < 1:
+        logits = keep_top_p(logits, top_p)
+    return logits.softmax(-1)
+
+
+def choose(probs: Tensor, temperature: float | None, generator: torch.Generator) -> list[int]:
+    """One id for each row of probs (B, V): the only one left at temperature 0, else a draw."""
+    if temperature == 0:
+        return probs.argmax(-1).tolist()
+    return draw(probs, generator)
+
+
+def attend(
+    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, shared: bool, q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    """Store new k and v (B, kv heads, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S).
+
+    shared: whether there are fewer heads of keys than of queries.
+    """
+    texts = torch.arange(len(k), device=k.device)[:, None]  # (B, 1)
+    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, kv heads, d)
+    values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
+    past = keys[:, :, : visible.size(-1)], values[:, :, : visible.size(-1)]
+    return F.scaled_dot_product_attention(q, *past, attn_mask=visible, enable_gqa=shared)
+
+
+class KVCache:
+    """Keys and values of B texts, each (n_layer, B, n_head, size, d); `lengths`: how many tokens of each are stored."""
+
+    def __init__(self, model: GPT, B: int, size: int):
+        weight, c = model.transformer.wte.weight, model.config
+        heads = getattr(c, "n_kv_head", c.n_head)  # a GPT has as many as heads of queries
+        d = getattr(c, "head_size", c.n_embd // c.n_head)
+        self.shared = heads < c.n_head
+        # Zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN.
+        self.keys = weight.new_zeros(c.n_layer, B, heads, size, d)
+        self.values, self.lengths = self.keys.clone(), [0] * B
+
+    def positions(self, T: int) -> Tensor:
+        """The positions of T new tokens of each text, (B, T); a token sees all places up to its own."""
+        steps = torch.arange(max(self.lengths) + T, device=self.keys.device)  # (S,)
+        self.at = torch.tensor(self.lengths, device=steps.device)[:, None] + steps[:T]  # (B, T)
+        self.visible = steps <= self.at[:, None, :, None]  # (B, 1, T, S)
+        return self.at
+
+    def layer(self, i: int) -> partial:
+        return partial(attend, self.keys[i], self.values[i], self.at, self.visible, self.shared)
+
+    def newest(self, x: Tensor) -> Tensor:
+        """Of x (B, T, C), the last new token of each text, (B, 1, C); `read` says how many are new."""
+        return torch.stack([row[n - 1 : n] for row, n in zip(x, self.counts)])
+
+
+@torch.no_grad()
+def read(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
+    """Read the new tokens of each text into the cache; logits (B, vocab_size) after each text. Dropout is off."""
+    cache.counts = [len(text) for text in texts]
+    T = max(cache.counts)
+    idx = torch.tensor([[*text, *[0] * (T - len(text))] for text in texts], device=cache.keys.device)
+    with evaluating(model):
+        logits, _ = model(idx, cache=cache)  # (B, 1, vocab_size)
+    cache.lengths = [n + count for n, count in zip(cache.lengths, cache.counts)]
+    return logits[:, 0]
+
+
+def next_logits(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tensor:
+    """Logits (B, V) after each text, reading what is new; a window of block_size that is full restarts with its last half."""
+    limit = model.config.block_size
+    if not any(cache.lengths):
+        return read(model, cache, [text[-limit:] for text in texts])
+    for b, text in enumerate(texts):
+        if cache.lengths[b] == limit:
+            half = KVCache(model, B=1, size=limit)
+            tail = text[-max(1, limit // 2) : -1]
+            if tail:
+                read(model, half, [tail])
+            cache.keys[:, b], cache.values[:, b] = half.keys[:, 0], half.values[:, 0]
+            cache.lengths[b] = len(tail)
+    return read(model, cache, [text[-1:] for text in texts])
+
+
+def check_request(texts, max_new_tokens: int, temperature=1.0, top_k=None, top_p=1.0) -> None:
+    """ValueError, in one sentence, where a prompt or an option cannot work."""
+    if not texts or not all(texts):
+        raise ValueError("a prompt has no tokens; begin with the end-of-text token, [tokenizer.eot]")
+    if max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens={max_new_tokens} must not be negative")
+    if temperature != 0 and not 1e-30 <= temperature < math.inf:  # float32 divides by nothing much smaller
+        raise ValueError(f"temperature={temperature} must be 0 (greedy) or a number from 1e-30 up")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k={top_k} must be at least 1; leave it out to keep every token")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p={top_p} must be above 0 and at most 1, which keeps every token")
+
+
+def stream_batch(
+    model: GPT, prompts: list[list[int]], max_new_tokens: int, stop=(), vocab_size=None, generator=None, **how
+) -> Iterator[list[int | None]]:
+    """Continue all prompts; yields one new id for each, again and again, or None for a text that met one of `stop`.
+
+    how: temperature, top_k, top_p. Ids from vocab_size on are never chosen. generator: by default a new one, seed 0.
+    """
+    texts = [list(prompt) for prompt in prompts]
+    check_request(texts, max_new_tokens, **how)
+    size = min(model.config.block_size, max(map(len, texts)) + max_new_tokens)
+    cache, ended = KVCache(model, len(texts), size), [False] * len(texts)
+    generator = generator or torch.Generator().manual_seed(0)
+    for _ in range(max_new_tokens):
+        logits = next_logits(model, cache, texts)[:, :vocab_size]
+        if not logits.amax(-1).isfinite().all():
+            raise FloatingPointError("the model's logits are NaN or infinite: training or its file failed")
+        ids = choose(token_probs(logits, **how), how.get("temperature"), generator)
+        ended = [was or i in stop for was, i in zip(ended, ids)]
+        if all(ended):
+            return
+        yield [None if end else i for i, end in zip(ids, ended)]
+        texts = [[*text, i] for text, i in zip(texts, ids)]
+
+
+def generate(model: GPT, prompt: Sequence[int], max_new_tokens: int, **options) -> list[int]:
+    """The ids that continue one prompt, without it; options as for stream_batch."""
+    return [i for (i,) in stream_batch(model, [prompt], max_new_tokens, **options)]
+
+
+def as_text(tokens: Iterator[int], tokenizer: BPETokenizer) -> Iterator[str]:
+    """Decode ids as they come, never half a character."""
+    return codecs.iterdecode((tokenizer.tokens[i] for i in tokens), "utf-8", errors="replace")
+
+
+def stream_text(
+    model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **how
+) -> Iterator[str]:
+    """Continue `<|endoftext|>` and a text, piece by piece, until the model ends it or max_new_tokens; see stream_batch."""
+    if tokenizer.vocab_size > (V := model.config.vocab_size):
+        raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}; use its own")
+    ids = [tokenizer.eot, *tokenizer.encode(prompt.removeprefix(EOT), allowed_special={EOT})]
+    how = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | how
+    return as_text((i for (i,) in stream_batch(model, [ids], max_new_tokens, **how)), tokenizer)
+
+
+def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options) -> str:
+    """The text that continues `prompt`, without it; options as for stream_text."""
+    return "".join(stream_text(model, tokenizer, prompt, max_new_tokens, **options))
+
+
+def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
+    """Model and tokenizer of a checkpoint, a run's or an adapter's folder, a Hugging Face folder or a name on the hub."""
+    from nanogpt.checkpoint import chosen  # here: a model alone needs no run
+
+    folder = chosen(checkpoint)
+    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
+        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
+    config, beside = folder / "config.json", folder / "tokenizer.json"
+    if (folder / "adapter.json").is_file():
+        if tokenizer is None and beside.exists():  # a run keeps one beside its adapter
+            tokenizer = str(beside)
+        model, coder = load(base_of(folder), tokenizer)
+        return merge(load_adapter(model, folder)), coder
+    ours = config.is_file() and "model_type" not in read_json(config)
+    model = load_model(folder) if ours else from_hub(checkpoint)
+    if tokenizer is None and ours and beside.exists():
+        return model, BPETokenizer.load(beside)
+    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
+        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
+    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
+
+
+def parser() -> ArgumentParser:
+    """The options of `python -m nanogpt sample`."""
+    parser = ArgumentParser(epilog='Example: sample --checkpoint data/built/model --prompt "One sunny day,"')
+    parser.add_argument("--checkpoint", required=True, help="folder of a model, or a name on the hub")
+    parser.add_argument("--prompt", default="", help="the beginning of the text")
+    parser.add_argument("--tokenizer", help="gpt2 or a tokenizer.json, if not the one beside the checkpoint")
+    parser.add_argument("--device", help="cuda, mps or cpu, if not the best there is")
+    parser.add_argument("--top-k", type=int, help="choose from the K likeliest tokens only")
+    for name, default in {"temperature": 1.0, "top-p": 1.0, "max-new-tokens": 200, "seed": 0}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"by default {default}")
+    return parser
+
+
+def run(args: Namespace) -> None:
+    """`python -m nanogpt sample`, its options parsed: the text goes to stdout, piece by piece."""
+    if not 0 <= args.seed < 2**63:
+        raise ValueError(f"--seed {args.seed} must be from 0 to 2**63 - 1")
+    device = pick_device(args.device)
+    model, tokenizer = load(args.checkpoint, args.tokenizer)
+    how = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p")}
+    how["generator"] = torch.Generator().manual_seed(args.seed)
+    model = by_columns(model) if device.type == "cpu" else model.to(device)
+    pieces = stream_text(model, tokenizer, args.prompt, args.max_new_tokens, **how)
+    print(args.prompt + next(pieces, ""), end="", flush=True)  # first a piece: an option may be wrong
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print(flush=True)
+
+
+class ColumnLinear(nn.Linear):
+    """nn.Linear whose product with a single row is a weighted sum of the weight's columns, on all CPU threads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, C = self.weight.shape
+        if x.numel() != C or x.device.type != "cpu" or torch.is_grad_enabled():
+            return super().forward(x)
+        bags = torch.arange(C).view(math.gcd(C, torch.get_num_threads()), -1)  # one for each thread
+        weights = x.reshape(bags.shape)
+        y = F.embedding_bag(bags, self.weight.T, per_sample_weights=weights, mode="sum").sum(0)  # (rows,)
+        return (y if self.bias is None else y + self.bias).view(*x.shape[:-1], rows)
+
+
+def by_columns(model: nn.Module) -> nn.Module:
+    """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
+    if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        for layer in [module for module in model.modules() if type(module) is nn.Linear]:
+            layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
+            layer.__class__ = ColumnLinear
+    return model

@@ -1,1 +1,0 @@
-"""How fast the model runs, how fast it could, and what makes it faster."""

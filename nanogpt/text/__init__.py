@@ -1,1 +1,0 @@
-"""From text to batches of token ids: the tokenizer, shards on disk, the stream of batches."""

@@ -1,0 +1,113 @@
+"""The training step and the loop around it.
+
+Exported from notebooks/07_training.ipynb, grown by notebooks/10_precision.ipynb,
+notebooks/10b_loss_scaling.ipynb, notebooks/15_recipe.ipynb and notebooks/20_ddp.ipynb.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from nanogpt.model import GPT
+from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to, wsd
+from nanogpt.precision import LossScaler, autocast
+
+
+@torch.no_grad()
+def scale_init(model: GPT) -> GPT:
+    """Scale all matrices of a new model by √(768 / n_embd), so that 0.02 means what it means in GPT-2 small.
+
+    A matrix with standard deviation σ gives signals of size σ√n_embd (Glorot and Bengio 2010, §4.2). Returns the model.
+    """
+    for p in model.parameters():
+        if p.dim() == 2:
+            p *= math.sqrt(768 / model.config.n_embd)
+    return model
+
+
+def target_shares(batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
+    """Of all targets that count, those that are not -100, the share in each batch. mean: see train_step."""
+    if not batches:
+        raise ValueError("a step needs at least one micro-batch (x, y)")
+    counts = torch.stack([(y != -100).sum() for _, y in batches])
+    return counts / (mean(counts.sum()) if mean else counts.sum())
+
+
+def both_finite(loss: Tensor, norm: Tensor) -> bool:
+    """True, or FloatingPointError: whether an update may be made with this loss and a gradient of this norm."""
+    if not torch.isfinite(norm + loss):  # the one wait for the device
+        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    return True
+
+
+def train_step(
+    model: GPT, optimizer, batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
+) -> Tensor:
+    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+
+    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word; fp16 takes a
+    LossScaler, which skips what overflowed. clip: the largest norm. accept(loss, norm before clipping): whether to
+    update. mean(tensor): over the processes that share the batch, whose replicas average gradients (chapter 20).
+    """
+    if precision == "fp16" and scaler is None:
+        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
+    shares = target_shares(batches, mean)
+    loss, last = torch.zeros((), device=shares.device), len(batches) - 1
+    optimizer.zero_grad()
+    for i, ((x, y), share) in enumerate(zip(batches, shares)):
+        waits = i < last and hasattr(model, "no_sync")  # a replica's gradients are averaged once a step
+        with autocast(precision, x.device), model.no_sync() if waits else nullcontext():
+            part = share * model(x, y)[1]
+        (part if scaler is None else part * scaler.scale).backward()
+        loss += torch.where(share > 0, part.detach(), 0.0)
+    loss = mean(loss) if mean else loss
+    if gradient_is_fine(model, loss, clip, scaler, accept or both_finite):
+        optimizer.step()
+    return loss
+
+
+def train(
+    model: GPT, stream, steps, lr, *, precision="float32", clip=None, decay=0.3, generator=None, on_step=None
+) -> list[float]:
+    """Train in place on `steps` batches, stream.next_batch() -> (x, y); the loss of each, in nats per token.
+
+    precision, clip: see train_step. generator seeds dropout, nothing else is random. on_step(step, loss): after each.
+    """
+    from tqdm import tqdm  # here, so that a step alone needs torch and nothing else
+
+    device, losses = next(model.train().parameters()).device, []
+    optimizer, scaler = make_optimizer(model, lr, precision), LossScaler() if precision == "fp16" else None
+    seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        for step in tqdm(range(steps), unit="step", disable=None):
+            torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before
+            for group in optimizer.param_groups:
+                group["lr"] = lr * wsd(step, steps, decay=decay)
+            try:
+                losses.append(train_step(model, optimizer, [stream.next_batch()], precision, clip, scaler))
+            except FloatingPointError as error:
+                raise FloatingPointError(f"step {step}: {error}; lower lr={lr:g}, or set clip") from None
+            if on_step:
+                on_step(step, losses[-1])
+    return [loss.item() for loss in losses]
+
+
+def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
+    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
+    gradients = gradients_of(model.parameters())
+    if scaler is not None:
+        scaler.unscale(model.parameters())
+    norm = global_norm(gradients)
+    if scaler is not None:
+        finite = bool(norm.isfinite())
+        scaler.update(finite)
+        if not finite:
+            return False
+    if not accept(loss, norm):
+        return False
+    if clip is not None:
+        scale_to(gradients, clip, norm)
+    return True

@@ -1,0 +1,88 @@
+"""A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
+
+Exported from notebooks/07_training.ipynb, grown by notebooks/07b_learned.ipynb and
+notebooks/24b_llama_runs.ipynb.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_in
+from safetensors.torch import save
+
+from nanogpt.files import atomically, save_json
+from nanogpt.labs.llama.families import model_of, shape_from
+from nanogpt.model import GPT, GPTConfig
+
+WEIGHTS = "model.safetensors"
+
+
+def digest(config: dict, weights: bytes) -> str:
+    """SHA-256 of both files: the configuration as canonical JSON, then the weights."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode() + weights).hexdigest()
+
+
+def save_model(model: GPT, folder: str | Path) -> None:
+    """Write model.safetensors and config.json, with the SHA-256 of both, into a folder, each atomically."""
+    config = asdict(model.config)
+    tensors = {n: p.detach().cpu().contiguous() for n, p in model.named_parameters()}  # tied ones come once
+    weights = save(tensors)
+    with atomically(Path(folder) / WEIGHTS) as file:
+        file.write(weights)
+    save_json(Path(folder) / "config.json", config | {"sha256": digest(config, weights)})
+
+
+def refuse_damage(sha256: str | None, fields: dict, data: bytes, weights: dict[str, torch.Tensor]) -> None:
+    """ValueError if configuration (`fields`) or weights (`data`, read as `weights`) are not what was saved, or not numbers."""
+    if sha256 != digest(fields, data):
+        raise ValueError(f"config.json or {WEIGHTS} has changed since")
+    for name, p in weights.items():
+        if not p.isfinite().all():
+            raise ValueError(f"{name} holds NaN or infinity")
+
+
+def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
+    """A model without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
+    layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
+    if layers != config.n_layer:  # first: even without memory, a hundred thousand layers take minutes
+        raise ValueError(f"config.json says n_layer={config.n_layer}, {WEIGHTS} has {layers}")
+    with torch.device("meta"):
+        model = model_of(config)
+    expected = {name: p.shape for name, p in model.named_parameters()}
+    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    wrong = sorted(expected.keys() ^ weights.keys())  # names that only one of the two has
+    for name, p in weights.items():
+        if name in expected and (p.shape != expected[name] or p.dtype not in kinds):
+            wrong.append(name)
+    if wrong:
+        raise ValueError(f"config.json and {WEIGHTS} disagree about {', '.join(wrong[:3])}")
+    return model
+
+
+UNREADABLE = AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError, SafetensorError
+
+
+def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
+    """The model that save_model wrote, in evaluation mode and the dtype it was saved in.
+
+    OSError or ValueError, in one sentence, if it cannot be, or if a bit of either file has changed.
+    """
+    folder = Path(folder)
+    try:
+        fields, data = json.loads((folder / "config.json").read_bytes()), (folder / WEIGHTS).read_bytes()
+        sha256, weights = fields.pop("sha256", None), tensors_in(data)
+        model = empty_model(shape_from(fields), weights)
+        refuse_damage(sha256, fields, data, weights)
+    except FileNotFoundError as error:
+        how = "chapter 07 writes it, or save_model(model, folder)"
+        raise FileNotFoundError(f"{error.filename} is not there; {how}") from None
+    except UNREADABLE as error:
+        raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
+    model.load_state_dict(weights, strict=False, assign=True)
+    if getattr(model.config, "tied", True):
+        model.lm_head.weight = model.transformer.wte.weight
+    return model.to(device).eval()

@@ -1,0 +1,578 @@
+"""Chapter 01: byte-level BPE. Laws, GPT-2's ids, damaged files, speed."""
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nanogpt import tokenizer as module
+from nanogpt.tokenizer import (
+    EOT,
+    BPETokenizer,
+    count_chunks,
+    learn_merges,
+    merge_chunk,
+    replace,
+    split_special,
+)
+
+# Text as people write it, text as machines mangle it: any code point but surrogates, emoji with joiners,
+# white space of all kinds, control characters, apostrophe endings, the special token's name.
+PIECES = [
+    " ",
+    "  ",
+    "\t",
+    "\n",
+    "\r\n",
+    "\u00a0",
+    "\u2028",
+    "\u3000",
+    "\x00",
+    "\x1c",
+    "\x85",
+    "\ufeff",
+    "\u200d",
+    "\u0301",
+]
+PIECES += [
+    "'s",
+    "'LL",
+    "’re",
+    "don't",
+    EOT,
+    "<|",
+    "endoftext",
+    "🙂",
+    "👩\u200d🚀",
+    "🇩🇪",
+    "👍🏽",
+    "naïve",
+    "写字",
+    "عرب",
+    "१२",
+    "½",
+]
+PIECES += ["the", " the", "1234567", " 3.14", "def f(x):\n    return x\n", "!!!", "\U0010ffff", "aaaaaaa"]
+TEXT = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=8)), max_size=20).map("".join)
+FEW = settings(deadline=None, max_examples=120)
+
+
+@pytest.fixture(scope="module")
+def trained() -> BPETokenizer:
+    rng = random.Random(0)
+    words = [
+        "the",
+        "then",
+        "there",
+        "other",
+        "mother",
+        "marbles",
+        "marvel",
+        "1024",
+        "1066",
+        "don't",
+        "naïve",
+        "🙂",
+    ]
+    words += ["写字", "unbelievable", "consequences", "hypothesis", "def f(x):\n    return x", EOT]
+    return BPETokenizer.train((" ".join(rng.choices(words, k=40)) + ".\n  " for _ in range(50)), 320)
+
+
+@pytest.fixture(scope="module")
+def gpt2(gpt2_vocab) -> BPETokenizer:
+    return BPETokenizer.gpt2()
+
+
+# --- training ---------------------------------------------------------------------------------------------------
+
+
+def recount(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
+    """BPE from its definition, sharing no code with the module. All symbols stand in one array, an `end` after each chunk."""
+    end = 256 + n
+    symbols = np.array([symbol for chunk in chunks for symbol in (*chunk, end)], dtype=np.int64)
+    often = np.array([k for chunk, k in chunks.items() for _ in range(len(chunk) + 1)], dtype=np.int64)
+    merges = []
+    while len(merges) < n:
+        pairs = symbols[:-1] * (end + 1) + symbols[1:]
+        within = (symbols[:-1] != end) & (symbols[1:] != end)
+        counts = np.bincount(pairs[within], often[:-1][within])
+        if not counts.size:
+            break
+        best = int(counts.argmax())  # of those that are as frequent, the smallest
+        found = []
+        for i in np.flatnonzero(within & (pairs == best)).tolist():
+            if not found or i > found[-1] + 1:  # aaa holds aa once
+                found.append(i)
+        symbols[found] = 256 + len(merges)
+        symbols, often = (np.delete(array, np.array(found) + 1) for array in (symbols, often))
+        merges.append(divmod(best, end + 1))
+    return merges
+
+
+@FEW
+@given(st.dictionaries(st.text("ab", min_size=1, max_size=12).map(str.encode), st.integers(1, 5), max_size=8))
+@example({b"aaaaaaa": 1, b"aaab": 2})
+@example({})
+def test_merges_are_those_of_a_recount(chunks):
+    """Two letters give ties and overlaps such as aaa at every turn. 99 merges exhaust every such text."""
+    assert learn_merges(chunks, 99) == recount(chunks, 99)
+
+
+@settings(deadline=None, max_examples=100)
+@given(TEXT)
+def test_merges_are_those_of_a_recount_on_any_text(text):
+    chunks = count_chunks([text])
+    assert learn_merges(chunks, 40) == recount(chunks, 40)
+
+
+@pytest.mark.slow
+def test_merges_are_those_of_a_recount_on_shakespeare(tinyshakespeare):
+    chunks = count_chunks([tinyshakespeare.read_bytes().decode()])
+    assert learn_merges(chunks, 767) == recount(chunks, 767)
+
+
+@pytest.mark.slow
+def test_merges_are_those_of_hugging_face(tinyshakespeare):
+    """Its Rust trainer has the same rule for ties. Bytes stand in for its characters, so that ids correspond."""
+    tokenizers = pytest.importorskip(
+        "tokenizers", reason="tokenizers comes with transformers, in the [dev] extra"
+    )
+    chunks = count_chunks([tinyshakespeare.read_bytes().decode()[:200_000]])
+    # One private character per byte, in the order of the bytes; U+4DFF separates the chunks.
+    words = ["".join(chr(0x4E00 + byte) for byte in chunk) for chunk, k in chunks.items() for _ in range(k)]
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.CharDelimiterSplit("\u4dff")
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=256 + 767,
+        initial_alphabet=[chr(0x4E00 + byte) for byte in range(256)],
+        show_progress=False,
+    )
+    theirs.train_from_iterator(["\u4dff".join(words)], trainer)
+    model = json.loads(theirs.to_str())["model"]
+    assert all(model["vocab"][chr(0x4E00 + byte)] == byte for byte in range(256))
+    merges = [tuple(model["vocab"][part] for part in pair) for pair in model["merges"]]
+    assert len(merges) == 767
+    assert learn_merges(chunks, 767) == merges
+
+
+def test_ties_go_to_the_smallest_ids():
+    assert learn_merges({b"zy": 3, b"ab": 3, b"ac": 3}, 3) == [(97, 98), (97, 99), (122, 121)]
+
+
+def test_replace_goes_from_left_to_right():
+    assert replace([1, 1, 1], (1, 1), 2) == [2, 1]
+    assert replace([1, 2, 1, 2, 1], (1, 2), 3) == [3, 3, 1]
+    assert replace([], (1, 1), 2) == []
+
+
+@FEW
+@given(st.lists(st.text("ab ", max_size=30), max_size=5))
+def test_no_two_merges_spell_the_same_bytes(texts):
+    """The reason why bytes alone, without pairs, define the tokenizer."""
+    chunks = count_chunks(texts)
+    chunks["".join(texts).encode()] += 1  # and without the split, too
+    vocab = [bytes([i]) for i in range(256)]
+    for left, right in learn_merges(chunks, 60):
+        vocab.append(vocab[left] + vocab[right])
+    assert len(set(vocab)) == len(vocab)
+
+
+def test_a_small_vocabulary_begins_a_larger_one(trained):
+    text = "the then there other mother " * 3
+    large, small = BPETokenizer.train(text, 268), BPETokenizer.train(text, 262)
+    assert large.vocab[:261] == small.vocab
+    assert (small.vocab_size, small.eot) == (262, 261)
+
+
+def test_the_separator_is_never_learned():
+    with_it = BPETokenizer.train(f"to be{EOT}or not{EOT * 50}to be", 262)
+    assert with_it.vocab == BPETokenizer.train(["to be", "or not", "to be"], 262).vocab
+    assert not any(b"<" in token or b"|" in token for token in with_it.vocab[256:])
+
+
+def test_training_takes_a_text_or_many():
+    assert BPETokenizer.train("ab ab ab", 259).vocab == BPETokenizer.train(iter(["ab ab", " ab"]), 259).vocab
+
+
+@pytest.mark.parametrize("size, says", [(256, "need 257"), (-1, "need 257"), (261, "at most 260")])
+def test_impossible_sizes_are_refused(size, says):
+    """`abab` and ` b` hold three merges: ab, abab and " b"."""
+    with pytest.raises(ValueError, match=says):
+        BPETokenizer.train("abab b", size)
+
+
+def test_the_largest_possible_size_is_accepted():
+    assert BPETokenizer.train("abab b", 260).vocab[256:] == [b"ab", b" b", b"abab"]
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------
+
+
+@FEW
+@given(TEXT)
+@example("")
+def test_decoding_undoes_encoding(trained, text):
+    ids = trained.encode(text)
+    assert trained.decode(ids) == text
+    assert trained.decode(trained.encode(text, {EOT})) == text
+    assert trained.eot not in ids
+
+
+@FEW
+@given(st.binary(max_size=60))
+def test_ranks_say_what_the_list_of_merges_says(trained, chunk):
+    """Lowest rank first, on any bytes, is the same as all merges in the order learned."""
+    ids = list(chunk)
+    for new in range(256, len(trained.vocab)):
+        pairs = {
+            (a, b) for a, b in pairwise(ids) if trained.vocab[a] + trained.vocab[b] == trained.vocab[new]
+        }
+        assert len(pairs) <= 1
+        for pair in pairs:
+            ids = replace(ids, pair, new)
+    assert merge_chunk(chunk, trained.ranks) == ids
+
+
+@FEW
+@given(TEXT)
+def test_tiktoken_gives_the_same_ids(trained, text):
+    rust = in_rust(trained)
+    assert trained.encode(text) == rust.encode_ordinary(text)
+    assert trained.encode(text, {EOT}) == rust.encode(text, allowed_special={EOT}, disallowed_special=())
+
+
+def in_rust(tokenizer, made={}):  # noqa: B006
+    return made.setdefault(tokenizer.fingerprint, tokenizer.to_tiktoken())
+
+
+@settings(deadline=None, max_examples=200)
+@given(TEXT)
+def test_gpt2_matches_tiktoken(gpt2, text):
+    import tiktoken
+
+    published = tiktoken.get_encoding("gpt2")
+    assert gpt2.encode(text) == published.encode_ordinary(text)
+    assert gpt2.encode(text, {EOT}) == published.encode(text, allowed_special={EOT}, disallowed_special=())
+    assert gpt2.decode(gpt2.encode(text)) == text
+
+
+def test_gpt2_matches_tiktoken_on_white_space(gpt2):
+    """Every run of up to three of these, between letters, at the start and at the end."""
+    import itertools
+
+    import tiktoken
+
+    published = tiktoken.get_encoding("gpt2")
+    spaces = [
+        " ",
+        "\t",
+        "\n",
+        "\r",
+        "\x0b",
+        "\x1c",
+        "\x1f",
+        "\x85",
+        "\u00a0",
+        "\u200b",
+        "\u2028",
+        "\u3000",
+        "\x00",
+    ]
+    for n in (1, 2, 3):
+        for run in map("".join, itertools.product(spaces, repeat=n)):
+            for text in (run, f"a{run}", f"{run}b", f"a{run}b", f"!{run}'s", f"1{run}2"):
+                assert gpt2.encode(text) == published.encode_ordinary(text), repr(text)
+
+
+def test_gpt2_matches_tiktoken_on_shakespeare(gpt2, tinyshakespeare):
+    import tiktoken
+
+    text = tinyshakespeare.read_bytes().decode()
+    ids = gpt2.encode(text)
+    assert ids == tiktoken.get_encoding("gpt2").encode_ordinary(text)
+    assert len(ids) == 338_025
+    assert gpt2.decode(ids) == text
+
+
+def test_gpt2_facts(gpt2):
+    assert (gpt2.vocab_size, gpt2.eot) == (50257, 50256)
+    assert gpt2.encode("Hello world") == [15496, 995]
+    assert gpt2.encode(EOT, {EOT}) == [50256]
+
+
+def test_gpt2_through_rust(gpt2):
+    text = "naïve 👩\u200d🚀  1234\n\n don't"
+    assert gpt2.to_tiktoken().encode_ordinary(text) == gpt2.encode(text)
+
+
+@pytest.mark.slow
+def test_gpt2_matches_tiktoken_on_every_code_point(gpt2):
+    import tiktoken
+
+    published = tiktoken.get_encoding("gpt2")
+    texts = [f"a{chr(code)}1 {chr(code)}{chr(code)} b" for code in [*range(0xD800), *range(0xE000, 0x110000)]]
+    for start in range(0, len(texts), 256):  # a call for each text would take twice as long
+        many = texts[start : start + 256]
+        if gpt2.encode("\n".join(many)) != published.encode_ordinary("\n".join(many)):
+            wrong = [text for text in many if gpt2.encode(text) != published.encode_ordinary(text)]
+            pytest.fail(f"other ids: {wrong or many}")
+
+
+@pytest.mark.parametrize("text, place", [("\ud83d", "0"), ("ab \udc00", "3"), ("🙂\ud83d\ude42", "1-2")])
+def test_lone_surrogates_are_refused_with_their_place(trained, text, place):
+    for call in (trained.encode, lambda t: trained.encode(t, {EOT}), lambda t: BPETokenizer.train(t, 257)):
+        with pytest.raises(ValueError, match=rf"in position {place}: surrogates not allowed"):
+            call(text)
+    assert trained.decode(trained.encode(text.encode("utf-8", "replace").decode()))  # a remedy
+
+
+def test_special_tokens_are_text_unless_allowed(trained):
+    text = f"a{EOT}{EOT}b"
+    assert trained.eot not in trained.encode(text)
+    assert trained.encode(text, {EOT}) == [97, trained.eot, trained.eot, 98]
+    assert trained.encode(text, [EOT]) == trained.encode(text, {EOT})
+    for wrong in ({"<|user|>"}, EOT, "all"):
+        with pytest.raises(ValueError, match="allowed_special"):
+            trained.encode(text, wrong)
+
+
+def test_of_overlapping_special_names_the_longest_counts():
+    chat = BPETokenizer([bytes([i]) for i in range(256)], special=(EOT, "<|e", "<|e|>.*"))
+    assert split_special("<|e|>.*<|e", set(chat.special)) == ["<|e|>.*", "<|e"]
+    assert chat.encode("<|e|>.*<|e|", set(chat.special)) == [258, 257, ord("|")]
+
+
+def test_half_a_character_decodes_to_a_replacement(trained):
+    assert trained.decode("🙂".encode()[:2]) == "\ufffd"
+
+
+def test_foreign_ids_are_refused(trained):
+    for bad in (320, -1, 50_000):
+        with pytest.raises(ValueError, match=f"id {bad} is outside this tokenizer's 320 ids"):
+            trained.decode([97, bad])
+    with pytest.raises(TypeError):
+        trained.decode([97.5])
+
+
+@pytest.mark.parametrize("wrong", [None, b"abc", 3])
+def test_what_is_no_text_is_one_sentence(trained, wrong):
+    with pytest.raises(TypeError, match=f"encode takes a str, not {type(wrong).__name__}"):
+        trained.encode(wrong)
+
+
+def test_ids_may_be_an_array(trained):
+    np = pytest.importorskip("numpy")
+    assert trained.decode(np.array(trained.encode("the other mother"), dtype=np.uint16)) == "the other mother"
+
+
+@pytest.mark.slow
+def test_the_cache_is_bounded_and_changes_nothing(trained, monkeypatch):
+    fresh = BPETokenizer(trained.vocab)
+    rng = random.Random(1)
+    words = ["".join(rng.choices("abcdefgh", k=6)) for _ in range(130_000)]
+    for text in (" ".join(words), "x" * 5000):
+        assert fresh.encode(text) == fresh.encode(text) == in_rust(trained).encode_ordinary(text)
+        assert 0 < len(fresh._cache) <= 100_000
+
+
+def test_a_remembered_chunk_is_not_handed_out(trained):
+    first = trained.encode("mother")
+    first.append(0)
+    assert trained.encode("mother") == first[:-1]
+
+
+def test_long_chunks_take_no_quadratic_time(trained):
+    """Each pass over a chunk makes one merge everywhere: ten times the letters cost ten times the time, not a hundred."""
+    rng = random.Random(2)
+    text = "".join(rng.choices("aehmnort", k=50_000))
+    seconds = []
+    for n in (5_000, 50_000):
+        start = time.process_time()
+        BPETokenizer(trained.vocab).encode(text[:n])
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 40 * seconds[0]
+
+
+# --- files and downloads ------------------------------------------------------------------------------------------
+
+
+def test_saving_and_loading_is_exact(trained, tmp_path):
+    path = tmp_path / "new" / "tokenizer.json"
+    trained.save(path)
+    loaded = BPETokenizer.load(path)
+    assert (loaded.vocab, loaded.pattern, loaded.special) == (trained.vocab, trained.pattern, trained.special)
+    assert loaded.fingerprint == trained.fingerprint
+    loaded.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+    assert [p.name for p in path.parent.iterdir()] == ["tokenizer.json"]
+
+
+def test_gpt2_survives_a_file(gpt2, tmp_path):
+    gpt2.save(tmp_path / "gpt2.json")
+    loaded = BPETokenizer.load(tmp_path / "gpt2.json")
+    assert loaded.vocab == gpt2.vocab and loaded.fingerprint == gpt2.fingerprint
+
+
+def test_the_fingerprint_covers_all_that_decides_an_id(trained):
+    vocab = list(trained.vocab)
+    others = [
+        BPETokenizer([*vocab[:-2], vocab[-1], vocab[-2]]),
+        BPETokenizer(vocab[:-1]),
+        BPETokenizer(vocab, pattern=r"\w+|\W"),
+        BPETokenizer(vocab, special=(EOT, "<|user|>")),
+    ]
+    assert len({t.fingerprint for t in [trained, *others]}) == 5
+    assert BPETokenizer(vocab).fingerprint == trained.fingerprint
+    assert len(trained.fingerprint) == 64
+
+
+def test_every_damage_is_noticed(trained, tmp_path):
+    """One byte changed, anywhere: one sentence, or a file that means exactly the same (white space, \\u00B5)."""
+    path = tmp_path / "tokenizer.json"
+    trained.save(path)
+    whole, rng = path.read_bytes(), random.Random(3)
+    for _ in range(150):
+        broken = bytearray(whole)
+        broken[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(broken)
+        try:
+            assert BPETokenizer.load(path).fingerprint == trained.fingerprint
+            assert json.loads(broken) == json.loads(whole)
+        except ValueError as error:
+            assert str(error).startswith(f"{path} is no tokenizer that `save` wrote, or is damaged;")
+            assert len(str(error).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"x"', "{}", '{"vocab": 3}', '{"vocab": ["\\u4e00"]}', "\x00", "[" * 100_000],
+)
+def test_foreign_files_are_refused(text, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(text)
+    with pytest.raises(
+        ValueError, match=r"tokenizer\.json is no tokenizer that `save` wrote, or is damaged; "
+    ):
+        BPETokenizer.load(path)
+
+
+def test_truncated_files_are_refused(trained, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    trained.save(path)
+    whole = path.read_bytes().rstrip()
+    for n in range(0, len(whole), 97):
+        path.write_bytes(whole[:n])
+        with pytest.raises(ValueError, match="damaged"):
+            BPETokenizer.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"vocab": ["a", "b"]}, {"special": []}, {"special": ["<|user|>"]}, {"special": [3, EOT]}],
+    ids=str,
+)
+def test_a_file_with_a_right_fingerprint_and_wrong_contents_is_refused(trained, change, tmp_path):
+    """Whoever edits the file can compute its fingerprint as well."""
+    path, packed = tmp_path / "tokenizer.json", module.pack(trained.vocab, trained.pattern, [EOT])
+    contents = {name: packed[name] for name in ("pattern", "special", "vocab")} | change
+    fingerprint = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+    path.write_text(json.dumps({"fingerprint": fingerprint, **contents}))
+    with pytest.raises(ValueError, match=r"lacks|256 bytes|no tokenizer"):
+        BPETokenizer.load(path)
+
+
+def test_a_tokenizer_without_an_end_of_text_is_refused(trained):
+    with pytest.raises(ValueError, match=r"lacks <\|endoftext\|>"):
+        BPETokenizer(trained.vocab, special=("<|user|>",))
+    with pytest.raises(ValueError, match="nothing twice"):
+        BPETokenizer([*trained.vocab, b"a"])
+
+
+def test_another_pattern_cuts_other_chunks():
+    """Digits one by one: no token of two digits is learned, and the tokenizer remembers its pattern."""
+    text = "12 123 1234 " * 20 + "number " * 20
+    digits = module.GPT2_PATTERN.replace(r" ?\p{N}+", r" ?\p{N}")
+    ours, plain = (BPETokenizer.train(text, 264, pattern) for pattern in (digits, module.GPT2_PATTERN))
+    assert not any(sum(chr(b).isdigit() for b in token) > 1 for token in ours.vocab)
+    assert any(sum(chr(b).isdigit() for b in token) > 1 for token in plain.vocab)
+    assert ours.pattern == digits and ours.decode(ours.encode(text)) == text
+
+
+def test_a_missing_file_says_who_makes_it(tmp_path):
+    with pytest.raises(FileNotFoundError, match="chapter 01"):
+        BPETokenizer.load(tmp_path / "nothing.json")
+
+
+def test_a_save_that_is_stopped_leaves_the_old_file(trained, tmp_path, monkeypatch):
+    path = tmp_path / "tokenizer.json"
+    trained.save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "replace", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        BPETokenizer(trained.vocab[:300]).save(path)
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    trained.save(path)  # what the stopped one left beside it is in nobody's way
+    assert BPETokenizer.load(path).fingerprint == trained.fingerprint
+
+
+def test_pickles_for_worker_processes(trained):
+    assert pickle.loads(pickle.dumps(trained)).encode("the mother 🙂") == trained.encode("the mother 🙂")
+
+
+def fake_download(monkeypatch, tmp_path, content):
+    """tiktoken without its memory and cache, on a network that gives `content`, or none at all."""
+    import tiktoken
+
+    def read_file(url):
+        if isinstance(content, Exception):
+            raise content
+        return content
+
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("tiktoken.load.read_file", read_file)
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+
+
+def test_gpt2_offline_is_one_sentence(monkeypatch, tmp_path):
+    import requests
+
+    fake_download(monkeypatch, tmp_path, requests.exceptions.ConnectionError("no route"))
+    with pytest.raises(
+        OSError, match="not in tiktoken's cache and its download failed: ConnectionError; connect"
+    ) as info:
+        BPETokenizer.gpt2()
+    assert len(str(info.value).splitlines()) == 1
+
+
+def test_gpt2_refuses_a_wrong_download(monkeypatch, tmp_path):
+    fake_download(monkeypatch, tmp_path, b"<html>please log in to the hotel's network</html>")
+    with pytest.raises(OSError, match="has a wrong SHA-256"):
+        BPETokenizer.gpt2()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_module_stands_alone():
+    """It reads no corpus, needs tiktoken only for what tiktoken does, and of the package only `bpe`."""
+    import ast
+    import inspect
+
+    tree = ast.parse(inspect.getsource(module))
+    top = {
+        n.module if isinstance(n, ast.ImportFrom) else a.name
+        for n in tree.body
+        if isinstance(n, ast.Import | ast.ImportFrom)
+        for a in n.names
+    }
+    top -= {"nanogpt.tokenizer"}
+    assert not any(
+        name.split(".")[0] in ("nanogpt", "course", "tiktoken", "torch", "IPython") for name in top
+    )

@@ -1,0 +1,444 @@
+"""Laws of shards and batches: nothing damaged gets through, and every token is read once an epoch."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.shards import (
+    document_starts,
+    file_sha256,
+    identity,
+    open_shards,
+    permutation,
+    read_shard,
+    save_manifest,
+    split_of,
+    write_shard,
+)
+from nanogpt.stories import ensure_corpus, stories
+from nanogpt.tokenizer import BPETokenizer
+
+EOT = 50256
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> BPETokenizer:
+    return BPETokenizer.train((story.text for story in stories(300)), 400)
+
+
+def write_documents(folder, shards: list[list[int]]) -> list:
+    """Shards of documents with the given lengths; apart from EOT no two tokens are equal."""
+    paths, unique = [], iter(range(50_000))
+    for i, lengths in enumerate(shards):
+        tokens = [t for n in lengths for t in (EOT, *(next(unique) for _ in range(n - 1)))]
+        write_shard(folder / f"train_{i:06d}.bin", tokens)
+        paths.append(folder / f"train_{i:06d}.bin")
+    return paths
+
+
+def read_stream(streams: list[BatchStream], steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets of all ranks over some steps, in the order in which the stream has them."""
+    xs, ys = [], []
+    for _ in range(steps):
+        for stream in streams:
+            x, y = stream.next_batch()
+            assert x.shape == y.shape == (stream.B, stream.T) and x.dtype == y.dtype == torch.int64
+            xs.append(x.flatten().numpy())
+            ys.append(y.flatten().numpy())
+    return np.concatenate(xs), np.concatenate(ys)
+
+
+# Shards
+
+
+@given(st.lists(st.integers(0, 65535), min_size=1, max_size=2000))
+@settings(max_examples=30, deadline=None)
+def test_a_shard_is_what_llm_c_reads(tmp_path_factory, ids):
+    path = tmp_path_factory.mktemp("shard") / "x.bin"
+    write_shard(path, ids)
+    raw = path.read_bytes()
+    assert struct.unpack("<3i", raw[:12]) == (20240520, 1, len(ids)) and raw[12:1024] == bytes(1012)
+    assert list(struct.unpack(f"<{len(ids)}H", raw[1024:])) == ids
+    tokens = read_shard(path)
+    assert tokens.dtype == np.uint16 and tokens.tolist() == ids and isinstance(tokens, np.memmap)
+
+
+@pytest.mark.parametrize("ids", [[-1], [65536], [[1, 2]], [0.5]])
+def test_what_is_no_row_of_ids_is_refused(tmp_path, ids):
+    with pytest.raises(ValueError, match=r"1 to 2,147,483,647|uint16"):
+        write_shard(tmp_path / "x.bin", ids)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shard_appears_in_one_step(tmp_path, monkeypatch):
+    path = tmp_path / "x.bin"
+    write_shard(path, [1, 2, 3])
+
+    def crash(*names):
+        raise OSError("power cut")
+
+    monkeypatch.setattr(os, "replace", crash)
+    with pytest.raises(OSError, match="power cut"):
+        write_shard(path, [4, 5])
+    assert read_shard(path).tolist() == [1, 2, 3] and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda raw: raw[:-2], "is damaged: 5 tokens in its header, 4.0 in it; prepare"),
+        (lambda raw: raw[:-1], "is damaged"),
+        (lambda raw: raw + b"\0\0", "is damaged"),
+        (lambda raw: raw[:1000], "is not a shard|is damaged"),
+        (lambda raw: b"", "is not a shard"),
+        (lambda raw: b"PK\3\4" + raw[4:], "is not a shard"),
+        (
+            lambda raw: struct.pack("<2i", 20240801, 7) + raw[8:],
+            "is not a shard",
+        ),  # llm.c's uint32 shards for Llama 3
+        (lambda raw: raw[:4] + struct.pack("<i", 2) + raw[8:], "is not a shard"),
+        (lambda raw: raw[:8] + struct.pack("<i", -5) + raw[12:], "is damaged"),
+    ],
+)
+def test_damaged_and_foreign_files_are_one_clear_error(tmp_path, damage, message):
+    path = tmp_path / "x.bin"
+    write_shard(path, [1, 2, 3, 4, 5])
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=message) as caught:
+        read_shard(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def write_corpus(folder, tokenizer, **lengths: list[int]) -> dict:
+    """A folder with one shard a split, of documents of these lengths, and its manifest, which is returned."""
+    splits = {}
+    for split, documents in lengths.items():
+        path = folder / f"{split}_000000.bin"
+        write_shard(path, [t for n in documents for t in (tokenizer.eot, *range(n - 1))])
+        listed = {"file": path.name, "tokens": sum(documents), "sha256": file_sha256(path)}
+        splits[split] = {"tokens": sum(documents), "shards": [listed]}
+    return save_manifest(folder, {"source": "", **identity(tokenizer), "splits": splits})
+
+
+def test_a_manifest_lists_the_shards_of_a_split(tmp_path, tokenizer):
+    write_corpus(tmp_path, tokenizer, train=[300] * 10, val=[9])
+    assert open_shards(tmp_path, "train") == [tmp_path / "train_000000.bin"]
+    with pytest.raises(ValueError, match="no tokens in a split named 'valid'"):
+        open_shards(tmp_path, "valid")
+    with pytest.raises(FileNotFoundError):
+        open_shards(tmp_path / "elsewhere", "train")
+
+
+@pytest.mark.parametrize("length", [9, 11])
+def test_a_shard_of_another_length_than_its_manifest_says_is_found(tmp_path, tokenizer, length):
+    write_corpus(tmp_path, tokenizer, train=[10], val=[9])
+    write_shard(tmp_path / "train_000000.bin", range(length))
+    with pytest.raises(ValueError, match=r"train_000000.bin .*is damaged"):
+        open_shards(tmp_path, "train")
+    assert open_shards(tmp_path, "val")
+
+
+def test_document_starts():
+    assert document_starts(np.array([9, 1, 2, 9, 9, 3]), 9).tolist() == [0, 3, 4]
+    assert document_starts(np.array([1, 2, 9, 3]), 9).tolist() == [
+        0,
+        2,
+    ]  # the rest of a document of the shard before
+    assert document_starts(np.array([1, 2]), 9).tolist() == [0]
+
+
+@given(st.binary(min_size=32, max_size=32), st.floats(0, 0.5), st.floats(0, 0.4))
+def test_split_depends_on_the_document_alone_and_grows_with_its_fraction(digest, val, more):
+    assert split_of(digest, 0, 0) == "train"
+    if split_of(digest, val, 0) == "val":
+        assert split_of(digest, val + more, 0) == "val"  # a larger validation set contains the smaller one
+    assert split_of(digest, val, 1 - val) in ("val", "test")
+
+
+def test_splits_have_their_share():
+    splits = Counter(split_of(np.random.PCG64(i).random_raw(4).tobytes(), 0.1, 0.2) for i in range(5000))
+    assert abs(splits["val"] / 5000 - 0.1) < 0.02 and abs(splits["test"] / 5000 - 0.2) < 0.03
+
+
+# The embedded corpus
+
+
+def test_ensure_corpus_is_deterministic_and_made_once(tmp_path, tokenizer):
+    manifests = [ensure_corpus(tmp_path / name, tokenizer, n=300) for name in "ab"]
+    assert manifests[0] == manifests[1]
+    files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    assert ensure_corpus(tmp_path / "a", tokenizer, n=300) == manifests[0]
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    assert ensure_corpus(tmp_path / "a", tokenizer, n=301) != manifests[0]
+
+
+def test_ensure_corpus_holds_every_story_once_and_states_the_floor(tmp_path, tokenizer):
+    manifest = ensure_corpus(tmp_path, tokenizer, n=300, seed=5)
+    expected = {story.text: -story.logprob for story in stories(300, 5)}
+    found, nats = [], {}
+    for split in ("train", "val", "test"):
+        [path] = open_shards(tmp_path, split)
+        tokens = np.asarray(read_shard(path))
+        starts = document_starts(tokens, tokenizer.eot)
+        assert (tokens[starts] == tokenizer.eot).all()  # before each document, as in llm.c
+        texts = [tokenizer.decode(d[1:]) for d in np.split(tokens, starts[1:])]
+        nats[split] = sum(expected[text] for text in texts) / len(tokens)
+        assert manifest["splits"][split]["documents"] == len(texts)
+        assert manifest["splits"][split]["bytes"] == sum(len(text.encode()) for text in texts)
+        found += texts
+    assert Counter(found) == Counter(story.text for story in stories(300, 5))
+    assert manifest["floor"] == pytest.approx(nats["val"])
+
+
+def test_ensure_corpus_takes_the_tokenizer_of_chapter_01_and_notices_another(tmp_path, tokenizer):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert ensure_corpus(tmp_path / "stories", n=100)["fingerprint"] == tokenizer.fingerprint
+    assert BPETokenizer.load(tmp_path / "stories/tokenizer.json").fingerprint == tokenizer.fingerprint
+    other = BPETokenizer.train((story.text for story in stories(300)), 300)
+    assert ensure_corpus(tmp_path / "stories", other, n=100)["fingerprint"] == other.fingerprint
+    assert max(read_shard(open_shards(tmp_path / "stories", "train")[0])) < 300
+
+
+@pytest.mark.parametrize("harm", ["shard gone", "shard cut", "manifest gone", "manifest cut", "a key gone"])
+def test_a_damaged_corpus_is_made_again(tmp_path, tokenizer, harm):
+    manifest = ensure_corpus(tmp_path, tokenizer, n=200)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    shard, listing = tmp_path / "val_000000.bin", tmp_path / "manifest.json"
+    raw = shard.read_bytes()
+    {
+        "shard gone": shard.unlink,
+        "shard cut": lambda: shard.write_bytes(raw[:-2]),
+        "manifest gone": listing.unlink,
+        "manifest cut": lambda: listing.write_bytes(listing.read_bytes()[:100]),
+        "a key gone": lambda: listing.write_text(
+            json.dumps({k: v for k, v in manifest.items() if k != "source"})
+        ),
+    }[harm]()
+    assert ensure_corpus(tmp_path, tokenizer, n=200) == manifest
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_too_few_stories_are_one_sentence_and_leave_nothing(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="10 stories leave none for val or test; take 200 or more"):
+        ensure_corpus(tmp_path, tokenizer, n=10)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Batches
+
+
+@given(
+    shards=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=4),
+    B=st.integers(1, 3),
+    T=st.integers(1, 7),
+    world_size=st.integers(1, 4),
+    seed=st.integers(0, 5),
+)
+@example(shards=[[3], [1, 1], [4], [1]], B=1, T=8, world_size=1, seed=0)
+@settings(max_examples=30, deadline=None)
+def test_every_token_is_an_input_once_an_epoch(tmp_path_factory, shards, B, T, world_size, seed):
+    total = sum(map(sum, shards))
+    if total <= world_size * B * T:
+        return
+    paths = write_documents(tmp_path_factory.mktemp("stream"), shards)
+    everything = np.concatenate([read_shard(path) for path in paths])
+    streams = [BatchStream(paths, B, T, rank, world_size, seed) for rank in range(world_size)]
+    x, y = read_stream(streams, steps=3 * total // (world_size * B * T) + 1)
+    for epoch in range(3):
+        assert Counter(x[epoch * total : (epoch + 1) * total].tolist()) == Counter(everything.tolist())
+    assert (
+        y[:-1] == x[1:]
+    ).all()  # the target is the next token, across rows, ranks, steps, shards and epochs
+    documents = {tuple(d) for path in paths for d in split_documents(read_shard(path))}
+    for epoch in range(3):
+        assert set(split_documents(x[epoch * total : (epoch + 1) * total])) == documents
+
+
+def split_documents(tokens: np.ndarray) -> list[tuple]:
+    return [tuple(d.tolist()) for d in np.split(tokens, np.flatnonzero(tokens == EOT)) if len(d)]
+
+
+def test_documents_change_their_order_with_epoch_and_seed(tmp_path):
+    paths = write_documents(tmp_path, [[5] * 20, [5] * 20])
+    orders = {}
+    for seed in range(3):
+        x, _ = read_stream([BatchStream(paths, 4, 10, seed=seed)], 10)
+        for epoch in range(2):
+            orders[seed, epoch] = tuple(split_documents(x[epoch * 200 : (epoch + 1) * 200]))
+    assert len(set(orders.values())) == 6
+
+
+def test_shards_of_equal_length_are_not_shuffled_alike(tmp_path):
+    paths = write_documents(tmp_path, [[5] * 20, [5] * 20])
+    x, _ = read_stream([BatchStream(paths, 4, 10)], 5)  # one epoch
+    order = [document[1] // 4 % 20 for document in split_documents(x)]
+    assert sorted(order[:20]) == sorted(order[20:]) and order[:20] != order[20:]
+
+
+def test_shards_change_their_order_with_the_epoch(tmp_path):
+    paths = write_documents(tmp_path, [[5]] * 6)  # one document a shard: only the shards can be shuffled
+    x, _ = read_stream([BatchStream(paths, 1, 5)], 4 * 6)
+    orders = [document[1] // 4 for document in split_documents(x)]
+    assert len({tuple(orders[i : i + 6]) for i in range(0, 24, 6)}) == 4
+
+
+def test_what_was_read_before_changes_nothing(tmp_path):
+    """Neither an epoch nor a seed: only one order is kept, that of this epoch and this seed."""
+    paths = write_documents(tmp_path, [[5] * 20])
+    stream = BatchStream(paths, 4, 10)
+    for seed, epoch in ((0, 0), (0, 1), (1, 1), (0, 1)):
+        state = stream.state_dict() | {"seed": seed, "position": epoch * stream.epoch_length}
+        stream.load_state_dict(state)
+        fresh = BatchStream(paths, 4, 10)
+        fresh.load_state_dict(state)
+        assert (read_stream([stream], 2)[0] == read_stream([fresh], 2)[0]).all(), (seed, epoch)
+
+
+def test_the_batch_of_all_ranks_does_not_depend_on_their_number(tmp_path):
+    paths = write_documents(tmp_path, [[7, 30, 2], [11] * 9])
+    expected, _ = read_stream([BatchStream(paths, 8, 3)], 20)
+    for world_size in (2, 4, 8):
+        streams = [BatchStream(paths, 8 // world_size, 3, rank, world_size) for rank in range(world_size)]
+        assert (read_stream(streams, 20)[0] == expected).all()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 7, 40])
+def test_state_dict_resumes_at_the_exact_batch(tmp_path, steps):
+    paths = write_documents(tmp_path, [[7, 30, 2], [11] * 9])
+    for rank in range(2):
+        stream = BatchStream(paths, 2, 5, rank, 2, seed=3)
+        for _ in range(steps):
+            stream.next_batch()
+        state = json.loads(json.dumps(stream.state_dict()))
+        resumed = BatchStream(paths, 2, 5, rank, 2, seed=99)
+        resumed.load_state_dict(state)
+        for _ in range(30):
+            for a, b in zip(stream.next_batch(), resumed.next_batch()):
+                assert torch.equal(a, b)
+
+
+def test_a_corpus_shorter_than_a_step_is_one_clear_error(tmp_path):
+    paths = write_documents(tmp_path, [[5, 8], [4]])
+    BatchStream(paths, 2, 4, world_size=2).next_batch()
+    with pytest.raises(ValueError, match=r"17 tokens, but a step takes 18 \+ 1; lower B or T, or add text"):
+        BatchStream(paths, 3, 3, world_size=2).next_batch()
+    with pytest.raises(ValueError, match=r"17 tokens, but a step takes 17 \+ 1"):
+        BatchStream(paths, 1, 17).next_batch()  # its last target would be an input of the same step
+    for B, T, rank in ((0, 1, 0), (1, 0, 0), (1, 1, 2), (1, 1, -1)):
+        with pytest.raises(ValueError, match="a stream needs"):
+            BatchStream(paths, B, T, rank, 2)
+
+
+def test_masking_targets_leaves_inputs_alone(tmp_path):
+    x, y = BatchStream(write_documents(tmp_path, [[50]]), 2, 5).next_batch()
+    before = x.clone()
+    y.fill_(-1)
+    assert torch.equal(x, before)
+
+
+def test_permutation_is_one_and_never_changes():
+    for n in (0, 1, 2, 1000):
+        assert sorted(permutation(n, 1, 2)) == list(range(n))
+    # A run must resume on any NumPy: if this fails, saved positions mean other batches than they did.
+    assert permutation(8, 0, 0, 1).tolist() == [7, 6, 4, 5, 3, 1, 0, 2]
+    orders = {tuple(permutation(20, *key)) for key in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 1, 1)]}
+    assert len(orders) == 5
+
+
+# Rows that begin with a document
+
+
+def rows_of(streams: list, steps: int) -> np.ndarray:
+    """Rows of T + 1 tokens of all ranks over some steps, in the stream's order."""
+    rows = []
+    for x, y in (stream.next_batch() for _ in range(steps) for stream in streams):
+        assert x.shape == y.shape == (streams[0].B, streams[0].T) and torch.equal(x[:, 1:], y[:, :-1])
+        rows += torch.cat([x, y[:, -1:]], 1).tolist()
+    return np.array(rows)
+
+
+@given(
+    shards=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=9), min_size=1, max_size=4),
+    B=st.integers(1, 3),
+    T=st.integers(1, 60),
+    world_size=st.integers(1, 4),
+    seed=st.integers(0, 5),
+)
+@example(shards=[[5]], B=2, T=17, world_size=1, seed=0)  # one document, shorter than a row
+@settings(max_examples=40, deadline=None)
+def test_every_document_begins_one_row_an_epoch(tmp_path_factory, shards, B, T, world_size, seed):
+    paths = write_documents(tmp_path_factory.mktemp("documents"), shards)
+    expected = Counter()
+    for path in paths:
+        tokens = read_shard(path)
+        for start in np.flatnonzero(tokens == EOT):
+            expected[tuple(np.roll(tokens, -start)[np.arange(T + 1) % len(tokens)].tolist())] += 1
+    n = expected.total()
+    streams = [DocumentStream(paths, B, T, rank, world_size, seed) for rank in range(world_size)]
+    rows = rows_of(streams, steps=2 * n // (B * world_size) + 1)
+    for epoch in range(2):
+        assert Counter(map(tuple, rows[epoch * n : (epoch + 1) * n].tolist())) == expected
+    assert streams[0].epoch == streams[0].position // n >= 2
+
+
+def test_rows_are_the_same_for_any_number_of_ranks_and_resume(tmp_path):
+    paths = write_documents(tmp_path, [[7, 30, 2, 5, 6], [11] * 9])
+    expected = rows_of([DocumentStream(paths, 12, 6, seed=2)], 8)
+    for world_size in (2, 3, 4):
+        streams = [
+            DocumentStream(paths, 12 // world_size, 6, rank, world_size, seed=2) for rank in range(world_size)
+        ]
+        assert (rows_of(streams[:], 8) == expected).all()
+    stream = DocumentStream(paths, 4, 6, seed=2)
+    rows_of([stream], 5)
+    resumed = DocumentStream(paths, 12, 6, seed=99)
+    resumed.load_state_dict(json.loads(json.dumps(stream.state_dict())) | {"position": 24})
+    assert (rows_of([resumed], 6) == expected[24:]).all()
+
+
+def test_document_orders_differ_by_seed_and_epoch_and_never_change(tmp_path):
+    paths = write_documents(tmp_path, [[5] * 6, [5] * 6])
+    rows = {seed: rows_of([DocumentStream(paths, 12, 1, seed=seed)], 2)[:, 1] // 4 for seed in range(2)}
+    orders = {tuple(order.tolist()) for both in rows.values() for order in (both[:12], both[12:])}
+    assert len(orders) == 4
+    assert rows[0][:12].tolist() == permutation(12, 0, 0).tolist()  # whose numbers are pinned above
+
+
+@pytest.mark.gpu
+def test_a_gpu_gets_the_same_batches(tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    paths = write_documents(tmp_path, [[100, 200], [300]])
+    here, there = BatchStream(paths, 4, 8), BatchStream(paths, 4, 8, device="cuda")
+    for _ in range(50):
+        for a, b in zip(here.next_batch(), there.next_batch()):
+            assert b.is_cuda and torch.equal(a, b.cpu())
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("nanogpt.files", "numpy torch regex tiktoken tqdm"),
+        ("nanogpt.shards", "torch regex tiktoken tqdm"),
+        ("nanogpt.data", "regex tiktoken tqdm"),
+    ],
+)
+def test_a_module_imports_where_only_its_own_packages_are(modules, absent):
+    """A server with ready shards trains without a tokenizer; preparing in many processes goes without torch."""
+    code = f"""import sys, types
+sys.modules["torch"] = types.SimpleNamespace(Tensor=None)  # the real one takes seconds
+sys.modules |= dict.fromkeys("{absent}".split())
+import {modules}"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,506 @@
+"""GPT-2: its shape, its initialisation, its laws, and the two formulas checked against PyTorch's own counts."""
+
+import math
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from nanogpt.model import (
+    GPT,
+    MLP,
+    SIZES,
+    Block,
+    GPTConfig,
+    check_ids,
+    flops_by_part,
+    flops_per_token,
+    init_weights,
+    num_params,
+    params_by_part,
+)
+
+TINY = GPTConfig(block_size=32, vocab_size=97, n_layer=3, n_head=4, n_embd=32)
+FLASH = pytest.mark.parametrize("flash", [False, True], ids=["manual", "flash"])
+SHAPES = st.builds(
+    lambda block_size, vocab_size, n_layer, n_head, head, bias: GPTConfig(
+        block_size, vocab_size, n_layer, n_head, n_head * head, bias=bias, flash=False
+    ),
+    *(st.integers(1, high) for high in (40, 300, 5, 5, 12)),
+    st.booleans(),
+)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def make(config=TINY, seed=0):
+    return GPT(config, generator(seed))
+
+
+def batch(config=TINY, B=2, T=16, seed=1):
+    ids = torch.randint(config.vocab_size, (B, T + 1), generator=generator(seed))
+    return ids[:, :-1], ids[:, 1:]
+
+
+def shell(config):
+    """The modules without their memory."""
+    with torch.device("meta"):
+        return GPT(config)
+
+
+# Shape and counts
+
+
+def test_gpt2_small_has_124439808_parameters():
+    assert num_params(GPTConfig()) == sum(p.numel() for p in shell(GPTConfig()).parameters()) == 124_439_808
+
+
+@pytest.mark.parametrize(
+    "name, millions", [("gpt2", 124.4), ("gpt2-medium", 354.8), ("gpt2-large", 774.0), ("gpt2-xl", 1557.6)]
+)
+def test_the_four_sizes(name, millions):
+    config = SIZES[name]
+    assert num_params(config) == sum(p.numel() for p in shell(config).parameters())
+    assert round(num_params(config) / 1e6, 1) == millions
+
+
+@given(SHAPES)
+@settings(max_examples=15, deadline=None)
+def test_the_parameter_formula_holds_for_every_shape_and_part(config):
+    counted = dict.fromkeys(params_by_part(config), 0)
+    for name, p in shell(config).named_parameters():
+        part = {"wte": "wte", "wpe": "wpe", "attn": "attention", "mlp": "mlp"}
+        counted[next((part[piece] for piece in name.split(".") if piece in part), "layer norm")] += p.numel()
+    assert counted == params_by_part(config)
+
+
+def count_flops(config, B, T):
+    model = shell(config)
+    ids = torch.zeros(B, T, dtype=torch.long, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        loss = model(ids, ids)[1]
+        forward = counter.get_total_flops()
+        loss.backward()
+    return forward, counter.get_total_flops()
+
+
+@given(SHAPES, st.integers(1, 3), st.data())
+@settings(max_examples=8, deadline=None)
+def test_the_flop_formula_equals_pytorchs_count_exactly(config, B, data):
+    T = data.draw(st.integers(1, config.block_size))
+    forward, both = count_flops(config, B, T)
+    assert forward == B * T * sum(flops_by_part(config, T).values())
+    assert both == B * T * flops_per_token(config, T)
+
+
+def test_flops_of_gpt2_small():
+    config = replace(GPTConfig(), flash=False)
+    assert count_flops(config, 1, 1024)[1] == 1024 * flops_per_token(config)
+    assert flops_per_token(config) == flops_per_token(config, 1024)
+
+
+def test_names_are_gpt2s():
+    names = set(dict(make(replace(TINY, n_layer=1)).named_parameters()))
+    layers = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+    block = {f"transformer.h.0.{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
+    ends = {f"transformer.{name}" for name in ("wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias")}
+    assert names == block | ends
+
+
+def test_without_bias_there_is_none():
+    assert not [
+        name for name, _ in make(replace(TINY, bias=False)).named_parameters() if name.endswith("bias")
+    ]
+
+
+def test_head_and_token_table_are_one_tensor():
+    model = make()
+    assert model.lm_head.weight is model.transformer.wte.weight
+    model(*batch())[1].backward()
+    grad = model.transformer.wte.weight.grad
+    assert grad.abs().sum(1).gt(0).all(), "the head gives every row a gradient, also those not looked up"
+    assert "lm_head.weight" not in dict(model.named_parameters())
+
+
+# Initialisation
+
+
+def test_every_matrix_has_its_standard_deviation():
+    config = GPTConfig(block_size=256, vocab_size=500, n_layer=8, n_head=4, n_embd=256)
+    for name, p in make(config).named_parameters():
+        if p.dim() == 2:
+            expected = 0.02 / math.sqrt(16) if name.endswith("c_proj.weight") else 0.02
+            assert abs(p.std().item() / expected - 1) < 0.03, name
+            assert abs(p.mean().item()) < 0.05 * expected, name
+        else:
+            assert p.eq(0.0 if name.endswith("bias") else 1.0).all(), name
+
+
+def last_scale(n_layer, factor):
+    config = GPTConfig(n_layer=n_layer, n_head=4, n_embd=64)
+    blocks = torch.nn.ModuleList(Block(config) for _ in range(n_layer))
+    init_weights(blocks, n_layer, generator())
+    x = 0.03 * torch.randn(1, 32, 64, generator=generator(1))
+    with torch.no_grad():
+        for block in blocks:
+            block.attn.c_proj.weight *= factor
+            block.mlp.c_proj.weight *= factor
+            x = block(x)
+    return x.square().mean().sqrt().item()
+
+
+def test_the_streams_scale_does_not_grow_with_depth():
+    assert 0.8 < last_scale(24, 1.0) / last_scale(4, 1.0) < 1.2
+    assert last_scale(24, math.sqrt(48)) / last_scale(4, math.sqrt(8)) > 2, "and without the factor it does"
+
+
+def test_the_generator_alone_decides_and_the_global_one_is_left_alone():
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first = make()
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(100)
+    second = make()
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
+    assert not torch.equal(first.lm_head.weight, make(seed=1).lm_head.weight)
+
+
+def test_without_a_generator_the_global_seed_decides():
+    models = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        models.append(GPT(TINY))
+    assert torch.equal(models[0].lm_head.weight, models[1].lm_head.weight)
+
+
+@pytest.mark.parametrize("n_embd, vocab_size", [(64, 1024), (128, 5000), (384, 2000)])
+def test_first_loss_is_ln_v_plus_half_the_logits_variance(n_embd, vocab_size):
+    config = GPTConfig(block_size=64, vocab_size=vocab_size, n_layer=2, n_head=4, n_embd=n_embd)
+    with torch.no_grad():
+        logits, loss = make(config)(*batch(config, B=32, T=64))
+    variance = 0.02**2 * n_embd
+    assert abs(loss.item() - math.log(vocab_size) - variance / 2) < 0.05
+    assert abs(logits.std().item() / math.sqrt(variance) - 1) < 0.1
+
+
+# Laws
+
+
+def test_loss_is_the_mean_negative_log_probability():
+    x, y = batch()
+    logits, loss = make()(x, y)
+    assert logits.shape == (2, 16, 97)
+    torch.testing.assert_close(loss, -logits.log_softmax(-1).gather(2, y[..., None]).mean())
+    masked = y.clone()
+    masked[:, :10] = -100
+    torch.testing.assert_close(
+        make()(x, masked)[1], -logits.log_softmax(-1).gather(2, y[..., None])[:, 10:].mean()
+    )
+
+
+def test_without_targets_there_is_no_loss():
+    x, y = batch()
+    logits, loss = make()(x)
+    assert loss is None
+    assert torch.equal(logits, make()(x, y)[0])
+
+
+@FLASH
+@given(st.integers(0, 15), st.integers(0, 100))
+@settings(max_examples=10, deadline=None)
+def test_the_future_does_not_reach_the_past(flash, t, seed):
+    model, (x, _) = make(replace(TINY, flash=flash)), batch(seed=seed)
+    before = model(x)[0]
+    x = x.clone()
+    x[:, t] = (x[:, t] + 1) % 97
+    after = model(x)[0]
+    torch.testing.assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-6)
+    assert (after[:, t:] - before[:, t:]).abs().amax(-1).gt(1e-5).all(), "and it reaches all that follows"
+
+
+def test_a_longer_context_only_appends():
+    model, (x, _) = make(), batch(T=32)
+    torch.testing.assert_close(model(x[:, :9])[0], model(x)[0][:, :9], rtol=0, atol=1e-6)
+
+
+def test_order_matters():
+    """One layer, since a stack of causal layers tells some order even without positions."""
+    model, (x, _) = make(replace(TINY, n_layer=1)), batch()
+    order = [3, 1, 0, 2, *range(4, 16)]
+    assert (model(x[:, order])[0] - model(x)[0])[:, -1].abs().max() > 1e-4
+
+
+def test_rows_of_a_batch_do_not_see_each_other():
+    model, (x, _) = make(), batch(B=5)
+    torch.testing.assert_close(model(x)[0][2:3], model(x[2:3])[0], rtol=0, atol=1e-6)
+
+
+def test_flash_changes_nothing_but_the_kernel():
+    manual, flash = make(replace(TINY, flash=False)), make(replace(TINY, flash=True))
+    for model in (manual, flash):
+        model(*batch())[1].backward()
+    for (name, a), b in zip(manual.named_parameters(), flash.parameters()):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_mlp_is_tanh_gelu_between_two_linear_layers_and_sees_one_position():
+    mlp, x = MLP(TINY), torch.randn(1, 6, 32, generator=generator())
+    z = mlp.c_fc(x)
+    gelu = 0.5 * z * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
+    torch.testing.assert_close(mlp(x), mlp.c_proj(gelu), rtol=1e-5, atol=1e-6)
+    assert mlp.c_fc.out_features == 4 * 32
+    assert torch.allclose(mlp(x[:, [2, 0, 1, 5, 4, 3]]), mlp(x)[:, [2, 0, 1, 5, 4, 3]], atol=1e-6)
+
+
+def test_pre_norm_a_block_that_writes_nothing_passes_the_stream_unchanged():
+    block, x = Block(TINY), 100 * torch.randn(1, 5, 32, generator=generator())
+    for proj in (block.attn.c_proj, block.mlp.c_proj):
+        torch.nn.init.zeros_(proj.weight)
+        torch.nn.init.zeros_(proj.bias)
+    assert torch.equal(block(x), x)
+
+
+def test_every_layer_norm_has_gpt2s_epsilon():
+    assert {m.eps for m in make().modules() if isinstance(m, torch.nn.LayerNorm)} == {1e-5}
+
+
+def test_attention_and_mlp_read_a_normalised_copy():
+    block, seen = Block(TINY), []
+    for layer in (block.attn, block.mlp):
+        layer.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    block(5 + 100 * torch.randn(1, 5, 32, generator=generator()))
+    assert len(seen) == 2
+    for x in seen:
+        torch.testing.assert_close(x.mean(-1), torch.zeros(1, 5), rtol=0, atol=1e-5)
+        torch.testing.assert_close(x.std(-1, unbiased=False), torch.ones(1, 5), rtol=0, atol=1e-3)
+
+
+def test_dropout_is_on_in_training_and_off_in_evaluation():
+    model, (x, _) = make(replace(TINY, dropout=0.2)), batch()
+    assert not torch.equal(model(x)[0], model(x)[0])
+    model.eval()
+    assert torch.equal(model(x)[0], make()(x)[0])
+
+
+def test_dropout_hits_the_embedding_and_the_mlps_output():
+    model, (x, _) = make(replace(TINY, dropout=0.5)), batch()
+    seen = []
+    model.transformer.h[0].register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model(x)
+    out = model.transformer.h[0].mlp(torch.ones(4, 16, 32))
+    for dropped in (seen[0], out):
+        assert 0.4 < dropped.eq(0).float().mean() < 0.6
+
+
+def test_it_learns_one_batch():
+    model, (x, y) = make(replace(TINY, n_layer=2)), batch()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = model(x, y)[1]
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.1
+
+
+def test_autocast_keeps_the_loss_close():
+    model, (x, y) = make(), batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(x, y)[1]
+    assert loss.dtype == torch.float32
+    assert abs(loss - model(x, y)[1]) < 0.02
+
+
+def test_it_compiles_as_one_graph():
+    model, (x, y) = make(), batch()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, y)[1], model(x, y)[1])
+
+
+def test_the_forward_pass_never_asks_a_device_for_a_value():
+    """The meta device has no values: a check of ids, or any branch on data, would raise there, as it would wait on a GPU."""
+    ids = torch.zeros(2, 8, dtype=torch.long, device="meta")
+    logits, loss = shell(TINY)(ids, ids)
+    assert logits.shape == (2, 8, 97) and loss.shape == ()
+
+
+# A padded vocabulary: chapter 13
+
+PADDED = replace(TINY, padded_vocab_size=128)
+
+
+def test_padding_changes_no_real_row_and_adds_zeros():
+    plain, padded = make(), make(PADDED)
+    assert padded.lm_head.weight is padded.transformer.wte.weight
+    assert padded.lm_head.weight.shape == (128, 32)
+    assert not padded.lm_head.weight[97:].any()
+    for (name, a), b in zip(plain.named_parameters(), padded.parameters()):
+        assert torch.equal(a, b[:97] if "wte" in name else b), name
+
+
+def test_padding_is_not_seen_in_the_logits():
+    (x, y) = batch()
+    for targets in (None, y):
+        logits, _ = make(PADDED)(x, targets)
+        assert logits.shape == (2, 16, 97)
+        torch.testing.assert_close(logits, make()(x)[0])
+
+
+def test_the_loss_counts_the_padding():
+    """The padded rows take the probability P: loss = loss of the real rows − ln(1 − P)."""
+    (x, y), model = batch(), make(PADDED)
+    rows = torch.nn.functional.linear(model.transformer.ln_f(stream(model, x)), model.lm_head.weight)
+    P = rows.softmax(-1)[..., 97:].sum(-1)
+    assert P.min() > 0.1
+    torch.testing.assert_close(model(x, y)[1], make()(x, y)[1] - (1 - P).log().mean())
+    model(x, y)[1].backward()
+    assert model.lm_head.weight.grad[97:].any(), "so training pushes the added rows down"
+
+
+def stream(model, x):
+    """What the last block returns."""
+    seen = []
+    hook = model.transformer.h[-1].register_forward_hook(lambda block, args, out: seen.append(out))
+    model(x)
+    hook.remove()
+    return seen[0]
+
+
+def test_padded_rows_are_counted_where_they_cost():
+    config = replace(PADDED, flash=False)
+    assert (
+        num_params(config) == sum(p.numel() for p in make(config).parameters()) == num_params(TINY) + 31 * 32
+    )
+    assert count_flops(config, 2, 16)[1] == 2 * 16 * flops_per_token(config, 16)
+
+
+def test_an_added_row_is_no_token():
+    with pytest.raises(ValueError, match=r"^token id 97 is outside 0\.\.96"):
+        make(PADDED)(torch.tensor([[97]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_loss_is_computed_in_float32_at_least(dtype):
+    (x, y), model = batch(), make().to(dtype)
+    logits, loss = model(x, y)
+    assert logits.dtype == dtype
+    exact = F.cross_entropy(logits.double().flatten(0, 1), y.flatten())
+    assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=1e-6)
+
+
+# The seam for chapter 08's cache
+
+
+class Remembers:
+    """The plainest cache of one text: torch.cat. It also shows what the model may ask of a cache, and no more."""
+
+    def __init__(self):
+        self.store, self.start = {}, 0
+
+    def positions(self, T):
+        self.start += T
+        return torch.arange(self.start - T, self.start)
+
+    def layer(self, i):
+        def attend(q, k, v):
+            old = self.store.get(i)
+            k, v = (k, v) if old is None else [torch.cat(pair, dim=2) for pair in zip(old, (k, v))]
+            self.store[i] = k, v
+            S, T = k.size(2), self.start - (0 if old is None else old[0].size(2))
+            past = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=past)
+
+        return attend
+
+    def newest(self, x):
+        return x[:, -1:]
+
+
+@FLASH
+@pytest.mark.parametrize("pieces", [(16,), (7, 9), (10, 1, 1, 4)])
+def test_a_cache_changes_nothing(flash, pieces):
+    model, (x, _) = make(replace(PADDED, flash=flash)), batch()
+    cache, start = Remembers(), 0
+    for n in pieces:
+        logits, loss = model(x[:, start : start + n], cache=cache)
+        start += n
+        assert loss is None and logits.shape == (2, 1, 97)
+        torch.testing.assert_close(logits, model(x[:, :start])[0][:, -1:], rtol=1e-5, atol=1e-6)
+
+
+# Errors, one sentence each
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            {"n_head": 5},
+            "n_embd=32 cannot be shared by n_head=5 heads of equal width; choose an n_head that divides n_embd",
+        ),
+        ({"n_layer": 0}, "n_layer=0 must be an integer of at least 1"),
+        ({"vocab_size": -1}, "vocab_size=-1 must be an integer of at least 1"),
+        ({"n_embd": 32.0}, "n_embd=32.0 must be an integer of at least 1"),
+        ({"block_size": "32"}, "block_size='32' must be an integer of at least 1"),
+        ({"n_layer": True}, "n_layer=True must be an integer of at least 1"),
+        ({"padded_vocab_size": 96}, "padded_vocab_size=96 must be an integer of at least 97"),
+        ({"padded_vocab_size": 128.0}, "padded_vocab_size=128.0 must be an integer of at least 97"),
+        ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(change, message):
+    with pytest.raises(ValueError) as error:
+        replace(TINY, **change)
+    assert str(error.value) == message
+
+
+def test_a_context_that_is_too_long_is_refused():
+    with pytest.raises(ValueError, match=r"^33 tokens exceed block_size=32; keep the last: idx\[:, -32:\]$"):
+        make()(torch.zeros(1, 33, dtype=torch.long))
+    make()(torch.zeros(1, 32, dtype=torch.long))
+
+
+@pytest.mark.parametrize("bad", [97, -1, 50256])
+def test_an_id_that_the_model_does_not_have_is_refused(bad):
+    with pytest.raises(ValueError, match=rf"^token id {bad} is outside 0..96; use the tokenizer"):
+        make()(torch.tensor([[5, bad, 3]]))
+    check_ids(torch.tensor([[0, 96]]), 97)
+
+
+def test_no_token_at_all_is_refused():
+    with pytest.raises(ValueError, match="holds no token"):
+        make()(torch.zeros(1, 0, dtype=torch.long))
+
+
+def test_the_config_is_plain_data():
+    assert GPTConfig(**asdict(TINY)) == TINY
+    assert hash(TINY) == hash(replace(TINY))
+
+
+def test_eval_and_train_give_the_same_loss_without_dropout():
+    model, (x, y) = make(), batch()
+    trained = model(x, y)[1]
+    assert torch.equal(model.eval()(x, y)[1], trained)
+    assert torch.equal(F.cross_entropy(model(x)[0].flatten(0, 1), y.flatten()), trained)
+
+
+def test_a_model_is_built_and_trained_without_the_compiler():
+    """torch.compile's modules take 0.3 to 1 s to import: in every process, and in every check of a submission."""
+    code = """
+import sys, torch
+from nanogpt.model import GPT, GPTConfig
+ids = torch.zeros(1, 4, dtype=torch.long)
+GPT(GPTConfig(block_size=8, vocab_size=9, n_layer=1, n_head=1, n_embd=4))(ids, ids)[1].backward()
+assert not (late := {"sympy", "torch._dynamo", "torch.fx.experimental.symbolic_shapes"} & set(sys.modules)), late
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-400:]

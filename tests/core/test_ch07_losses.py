@@ -1,0 +1,89 @@
+"""The held-out loss and the answers, as chapter 07 has them; chapter 18's, which take their place, pass the same."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nanogpt.evaluate import answer_accuracy, evaluate, evaluating
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.stories import stories
+from nanogpt.tokenizer import BPETokenizer
+
+EOT = 39
+
+
+def new_model(**changes) -> GPT:
+    config = {"block_size": 16, "vocab_size": 40, "n_layer": 2, "n_head": 2, "n_embd": 32} | changes
+    return GPT(GPTConfig(**config), generator=torch.Generator().manual_seed(0))
+
+
+def test_the_loss_is_the_sum_over_tokens_by_hand_each_in_its_own_document():
+    model = new_model()
+    documents = [[EOT, 1, 2, 3], [EOT, 7], [EOT, *range(14)]]
+    nats, count = 0.0, 0
+    for ids in (torch.tensor([*ids, EOT]) for ids in documents):
+        logits = model(ids[None, :-1])[0][0]
+        nats, count = nats + F.cross_entropy(logits, ids[1:], reduction="sum").item(), count + len(ids) - 1
+    tokens = np.array([token for ids in documents for token in ids] + [EOT], dtype=np.uint16)
+    assert evaluate(model, [tokens], EOT) == pytest.approx(nats / count, rel=1e-5)
+
+
+def test_a_document_longer_than_the_context_is_read_too():
+    tokens = np.array([EOT, *np.arange(100) % 39], dtype=np.uint16)
+    assert 3 < evaluate(new_model(), [tokens], EOT) < 5
+
+
+def test_shards_are_weighted_by_their_tokens():
+    model = new_model()
+    short, long = (np.array([EOT, *np.arange(n) % 39], dtype=np.uint16) for n in (3, 12))
+    both = (3 * evaluate(model, [short], EOT) + 12 * evaluate(model, [long], EOT)) / 15
+    assert evaluate(model, [short, long], EOT) == pytest.approx(both, rel=1e-5)
+
+
+def test_nothing_to_evaluate_on_is_one_clear_error():
+    with pytest.raises(ValueError, match="at least two tokens"):
+        evaluate(new_model(), [np.array([EOT])], EOT)
+
+
+def test_dropout_is_off_meanwhile_and_what_was_frozen_stays_so():
+    model = new_model(dropout=0.5).train()
+    model.transformer.h[0].mlp.eval()
+    tokens = np.array([EOT, *range(14)], dtype=np.uint16)
+    assert evaluate(model, [tokens], EOT) == evaluate(model, [tokens], EOT)
+    assert model.training and not model.transformer.h[0].mlp.training
+    with pytest.raises(KeyError), evaluating(model) as device:
+        assert device.type == "cpu" and not model.training
+        raise KeyError
+    assert model.training
+
+
+class Oracle(torch.nn.Module):
+    """Knows the story by heart, but for the tokens at some places."""
+
+    def __init__(self, ids, wrong=()):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.ids, self.wrong = ids, wrong
+
+    def forward(self, x):
+        nexts = torch.tensor([0 if i in self.wrong else token for i, token in enumerate(self.ids[1:])])
+        return F.one_hot(nexts, max(self.ids) + 1)[None].float(), None
+
+
+def test_an_answer_counts_if_all_of_its_tokens_are_first_choice():
+    tokenizer = BPETokenizer.train((story.text for story in stories(200)), 400)
+    story = next(story for story in stories(seed=5) if "computed" in story.kinds and "copied" in story.kinds)
+    ids = [tokenizer.eot, *tokenizer.encode(story.text)]
+    assert answer_accuracy(Oracle(ids), [story], tokenizer) == {"all": 1.0, "computed": 1.0, "copied": 1.0}
+    start = story.answers[story.kinds.index("copied")][0]
+    at = next(i for i in range(1, len(ids)) if len(tokenizer.decode(ids[1 : i + 1])) > start)
+    shares = answer_accuracy(Oracle(ids, wrong={at - 1}), [story], tokenizer)
+    assert shares["computed"] == 1.0
+    assert shares["copied"] == 1 - 1 / story.kinds.count("copied")
+
+
+def test_no_answer_is_one_clear_error():
+    tokenizer = BPETokenizer.train("abc", 257)
+    with pytest.raises(ValueError, match="at least one story with an answer"):
+        answer_accuracy(new_model(vocab_size=258), [], tokenizer)

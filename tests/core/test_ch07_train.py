@@ -1,0 +1,188 @@
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from nanogpt.data import BatchStream
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import wsd
+from nanogpt.shards import write_shard
+from nanogpt.training import scale_init, train, train_step
+
+CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
+EOT = 39
+
+
+def new_model(seed=0, **changes) -> GPT:
+    config = GPTConfig(**{**vars(CONFIG), **changes})
+    return scale_init(GPT(config, generator=torch.Generator().manual_seed(seed)))
+
+
+def documents(lengths, seed=0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.concatenate([[EOT, *rng.integers(0, EOT, n)] for n in lengths]).astype(np.uint16)
+
+
+@pytest.fixture
+def stream(tmp_path):
+    write_shard(tmp_path / "train_000000.bin", documents([10] * 60))
+    return lambda **kw: BatchStream([tmp_path / "train_000000.bin"], B=4, T=16, **kw)
+
+
+def one_batch(B=2, T=16, seed=0):
+    x = torch.randint(0, 40, (B, T + 1), generator=torch.Generator().manual_seed(seed))
+    return x[:, :-1], x[:, 1:]
+
+
+# One step
+
+
+def updated(batches, **options):
+    """The loss and all weights after one step of plain gradient descent, so that a weight moves by its gradient."""
+    model = new_model()
+    loss = train_step(model, torch.optim.SGD(model.parameters(), lr=1.0), batches, **options)
+    return loss, torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_however_a_batch_is_cut_the_update_is_the_same():
+    x, y = one_batch(B=4)
+    y = y.clone()
+    y[1, 3:] = y[2, 1:] = -100
+    loss, weights = updated([(x, y)])
+    other_loss, others = updated(list(zip(x.split(1), y.split(1))))
+    assert torch.allclose(loss, other_loss, rtol=1e-5), "the loss depends on how the batch was cut"
+    assert torch.allclose(weights, others, atol=1e-6), "the update depends on how the batch was cut"
+
+
+def test_the_loss_stays_on_the_device_and_remembers_no_graph():
+    loss, _ = updated([one_batch()])
+    assert isinstance(loss, torch.Tensor) and loss.shape == () and not loss.requires_grad
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_leaves_the_weights_untouched_even_if_the_loss_is(bad):
+    model = new_model()
+    model.transformer.h[0].mlp.c_fc.weight.register_hook(lambda grad: grad * bad)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with pytest.raises(FloatingPointError, match=r"the loss is 3\.\d+ and its gradient's norm (nan|inf)"):
+        train_step(model, torch.optim.AdamW(model.parameters(), lr=1e-3), [one_batch()])
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def test_no_batch_is_one_clear_error():
+    model = new_model()
+    with pytest.raises(ValueError, match="at least one micro-batch"):
+        train_step(model, torch.optim.AdamW(model.parameters()), [])
+
+
+# Training
+
+
+def test_one_batch_is_learned_by_heart():
+    losses = train(new_model(n_layer=1), SimpleNamespace(next_batch=one_batch), 40, 1e-2)
+    assert losses[0] > 3 and losses[-1] < 0.1, f"40 steps on one batch end at {losses[-1]:.2f} nats"
+
+
+def test_the_same_seed_gives_the_same_losses_bit_for_bit_whatever_ran_before(stream):
+    def run(seed=3):
+        g = torch.Generator().manual_seed(seed)
+        return train(new_model(dropout=0.2), stream(), 4, 1e-3, generator=g)
+
+    torch.manual_seed(1)
+    first = run()
+    torch.rand(100)
+    assert run() == first
+    assert run(seed=4) != first  # dropout does depend on the generator
+
+
+def test_training_leaves_the_global_random_state_alone_and_is_not_disturbed_by_callbacks(stream):
+    def run(on_step=None):
+        return train(new_model(dropout=0.2), stream(), 4, 1e-3, on_step=on_step)
+
+    before = torch.get_rng_state()
+    quiet = run()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert run(on_step=lambda step, loss: torch.rand(step + 1)) == quiet
+
+
+def test_callback_sees_every_step(stream):
+    seen = []
+    losses = train(
+        new_model(), stream(), 5, 1e-3, on_step=lambda step, loss: seen.append((step, loss.item()))
+    )
+    assert seen == list(enumerate(losses))
+
+
+def test_the_factor_is_one_until_the_rate_falls_and_never_negative():
+    assert [wsd(step, 10, decay=0.5) for step in range(10)] == pytest.approx(
+        [1] * 5 + [1, 0.8, 0.6, 0.4, 0.2]
+    )
+    assert [wsd(step, 10, decay=0.0) for step in range(10)] == [1] * 10
+
+
+def rate_of(optimizer) -> float:
+    [rate] = {group["lr"] for group in optimizer.param_groups}  # all groups have the same
+    return rate
+
+
+def test_the_learning_rate_is_constant_and_then_falls_to_zero(stream, monkeypatch):
+    rates = []
+    step = torch.optim.AdamW.step
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: (rates.append(rate_of(self)), step(self))[1])
+    train(new_model(), stream(), 10, 1e-3, decay=0.5)
+    assert rates[:6] == [1e-3] * 6 and rates[-1] == pytest.approx(0.2e-3)
+    assert np.allclose(np.diff(rates[5:]), -0.2e-3)
+    rates.clear()
+    train(new_model(), stream(), 10, 1e-3, decay=0.0)
+    assert rates == [1e-3] * 10
+
+
+def test_dropout_is_on_and_another_in_every_step():
+    model = new_model(dropout=0.5).eval()
+    losses = train(model, SimpleNamespace(next_batch=one_batch), 4, lr=0.0)
+    assert len(set(losses)) == 4, (
+        f"with a rate of 0 only dropout can change the loss, and it did not: {losses}"
+    )
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_what_to_lower(stream):
+    model = new_model()
+    with torch.no_grad():
+        model.transformer.wte.weight.fill_(math.nan)
+    with pytest.raises(FloatingPointError, match=r"step 0: the loss is nan.*; lower lr=0\.001"):
+        train(model, stream(), 3, 1e-3)
+
+
+def test_no_steps_are_no_losses(stream):
+    assert train(new_model(), stream(), 0, 1e-3) == []
+
+
+def test_modules_for_training_need_no_tokenizer():
+    code = """import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("regex", "tiktoken"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import nanogpt.training, nanogpt.weights, nanogpt.evaluate, nanogpt.optim, nanogpt.data"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_scale_init_changes_nothing_at_width_768_and_keeps_the_signal_elsewhere():
+    for C in (64, 768):
+        config = GPTConfig(block_size=8, vocab_size=50, n_layer=1, n_head=4, n_embd=C)
+        plain, scaled = (GPT(config, torch.Generator().manual_seed(0)) for _ in range(2))
+        scale_init(scaled)
+        w = scaled.transformer.h[0].mlp.c_fc.weight
+        assert w.std().item() * math.sqrt(C) == pytest.approx(0.02 * math.sqrt(768), rel=0.05)
+        assert torch.equal(w, plain.transformer.h[0].mlp.c_fc.weight) == (C == 768)
+        assert scaled.lm_head.weight is scaled.transformer.wte.weight  # tied, and scaled once
+        assert torch.equal(scaled.transformer.ln_f.weight, torch.ones(C))

@@ -1,0 +1,329 @@
+"""Laws of measuring: a clock that waits, rates that count all the work, and data sheets that belong to the card."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nanogpt import roofline
+from nanogpt.roofline import (
+    PEAKS,
+    Roofline,
+    copy_bandwidth,
+    faster,
+    gain_of,
+    matmul_flops,
+    matmul_formats,
+    measure,
+    measure_roofline,
+    mfu,
+    peak_of,
+    timings,
+)
+
+CPU = torch.device("cpu")
+gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A device with a queue and a clock of its own: work is done, and takes time, when somebody waits for it."""
+    fake = SimpleNamespace(now=0.0, queued=0.0, calls=0)
+
+    def wait(_):
+        fake.now, fake.queued = fake.now + fake.queued, 0.0
+
+    monkeypatch.setattr(roofline, "synchronize", wait)
+    monkeypatch.setattr(roofline.time, "perf_counter", lambda: fake.now)
+    return fake
+
+
+def queue_seconds(device, costs):
+    """A call that puts the next of `costs` into the queue and returns at once."""
+    costs = iter(costs)
+
+    def call():
+        device.queued += next(costs)
+        device.calls += 1
+
+    return call
+
+
+def test_measure_waits_for_the_queue_and_leaves_the_warm_up_out(device):
+    timing = measure(queue_seconds(device, [100.0, 50.0, 1.0, 2.0, 3.0, 4.0, 5.0]), CPU, repeats=5, warmup=2)
+    assert timing.times == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert (timing.q1, timing.median, timing.q3) == (2.0, 3.0, 4.0)
+    assert device.calls == 7
+
+
+def test_unless_told_otherwise_twenty_calls_count_and_three_do_not(device):
+    assert len(measure(queue_seconds(device, [1.0] * 23), CPU).times) == 20
+    assert device.calls == 23
+
+
+def test_an_outlier_moves_neither_the_median_nor_the_quartiles(device):
+    quiet = measure(queue_seconds(device, [1.0] * 20), CPU, repeats=20, warmup=0)
+    noisy = measure(queue_seconds(device, [1.0] * 19 + [1000.0]), CPU, repeats=20, warmup=0)
+    assert (quiet.q1, quiet.median, quiet.q3) == (noisy.q1, noisy.median, noisy.q3) == (1.0, 1.0, 1.0)
+    assert max(noisy.times) == 1000.0
+
+
+def test_work_queued_before_is_not_charged(device):
+    device.queued = 77.0
+    assert timings(queue_seconds(device, [1.0, 2.0]), CPU, repeats=2) == [1.0, 2.0]
+
+
+def test_one_repeat_is_refused():
+    with pytest.raises(ValueError, match="repeats=1"):
+        measure(lambda: None, CPU, repeats=1)
+
+
+# Which of two is faster
+
+
+def test_each_pair_is_compared_by_itself_and_neither_is_always_first(device):
+    """A machine that gets slower by half with every call: within a pair the one that is first seems faster."""
+    order, seconds = [], iter(1.5**n for n in range(100))
+
+    def calls(name):
+        def call():
+            order.append(name)
+            device.queued += next(seconds)
+
+        return call
+
+    gain = faster(calls("a"), calls("b"), CPU, pairs=20, warmup=1)
+    assert order == ["a", "b"] * 2 + ["b", "a", "a", "b"] * 9 + ["b", "a"]
+    assert not gain.sure and gain.low == pytest.approx(1 / 1.5) and gain.high == pytest.approx(1.5)
+
+
+def test_a_factor_survives_a_machine_that_drifts(device):
+    """Twice as much work, on a machine whose speed wanders by a factor of ten between the pairs."""
+    speed = iter([1.0] * 6 + [s for n in range(20) for s in (1 + n / 2, 1 + n / 2)])
+
+    def work(amount):
+        def call():
+            device.queued += amount * next(speed)
+
+        return call
+
+    gain = faster(work(2.0), work(1.0), CPU, pairs=20, warmup=3)
+    assert gain.ratio == gain.low == gain.high == 2 and gain.sure
+
+
+def test_a_call_is_compared_with_itself_call_by_call(device):
+    """One function given twice is timed twice a pair, and is no faster than itself for certain."""
+    same = queue_seconds(device, [1.0] * 6 + [float(1 + n % 3) for n in range(40)])
+    gain = faster(same, same, CPU, pairs=20, warmup=3)
+    assert device.calls == 46 and not gain.sure and gain.low < gain.high
+
+
+@pytest.mark.parametrize("n, left_out", [(6, 0), (8, 0), (9, 1), (12, 2), (20, 5), (40, 13)])
+def test_the_interval_is_the_sign_test_s(n, left_out):
+    """Conover, Practical Nonparametric Statistics, §3.2: at most 2.5% of n fair coins' outcomes on each side."""
+    gain = gain_of([float(i) for i in reversed(range(n))])
+    assert (gain.low, gain.high) == (left_out, n - 1 - left_out) and gain.ratio == (n - 1) / 2
+    tail = sum(math.comb(n, k) for k in range(left_out + 1)) / 2**n
+    assert tail <= 0.025 < tail + math.comb(n, left_out + 1) / 2**n
+
+
+def test_the_interval_holds_the_median_as_often_as_it_says():
+    g = torch.Generator().manual_seed(0)
+    draws = torch.randn(2000, 20, generator=g).exp() * 1.25  # skewed, and the median is 1.25
+    held = sum(gain_of(row).low <= 1.25 <= gain_of(row).high for row in draws.tolist())
+    assert 0.945 < held / 2000 < 0.972
+
+
+def test_five_pairs_are_too_few_and_a_difference_is_sure_only_without_one():
+    with pytest.raises(ValueError, match="5 pairs"):
+        gain_of([2.0] * 5)
+    assert gain_of([1.1] * 6).sure and gain_of([0.9] * 6).sure
+    assert not gain_of([0.99, *[1.1] * 5]).sure
+    assert str(gain_of([1.5] * 6)) == "1.50× (1.50 to 1.50)"
+
+
+# Rates
+
+
+def test_mfu_is_a_share():
+    assert mfu(flops=50.0, seconds=2.0, peak_flops=100.0) == 0.25
+    for seconds, peak in [(0, 1), (1, 0), (-1, 1), (float("nan"), 1)]:
+        with pytest.raises(ValueError, match="positive"):
+            mfu(1.0, seconds, peak)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """measure() that makes each call once and says what it is told: a fast call, a usual one and a slow one."""
+    seen = SimpleNamespace(seconds=(1.0, 2.0, 9.0), calls=0)
+
+    def fake(call, device, repeats=20, warmup=3):
+        call()
+        seen.calls += 1
+        return roofline.Timing(2.0, 1.5, 5.0, seen.seconds)
+
+    monkeypatch.setattr(roofline, "measure", fake)
+    return seen
+
+
+def test_a_product_of_n_by_n_matrices_is_2n3_operations_in_the_fastest_time(clock):
+    assert matmul_flops(CPU, "float32", 32) == 2 * 32**3 / 1.0
+    assert matmul_flops(CPU, torch.bfloat16, 8) == 2 * 8**3
+
+
+def test_an_emulated_product_that_takes_seconds_is_not_repeated(monkeypatch):
+    """Without bfloat16 instructions 1024³ can take two seconds; thirteen calls would be half a minute."""
+    monkeypatch.setattr(roofline, "timings", lambda call, device, repeats: [3.0, 2.0][:repeats])
+    monkeypatch.setattr(roofline, "measure", lambda *_: pytest.fail("it is measured again"))
+    assert matmul_flops(CPU, "bfloat16", 8) == 2 * 8**3 / 2.0
+
+
+def test_a_copy_reads_each_byte_and_writes_it_in_the_fastest_time(clock):
+    assert copy_bandwidth(CPU, 3) == 2 * 3 * 2**20 / 1.0
+
+
+def test_measuring_draws_no_global_random_number_and_leaves_the_tf32_switch_alone(clock):
+    torch.manual_seed(0)
+    expected = torch.randn(3, generator=torch.Generator().manual_seed(0))
+    matmul_flops(CPU, "tf32", 8)
+    assert torch.equal(torch.randn(3), expected)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("name, setting", [("tf32", "high"), ("float32", "highest")])
+def test_tf32_is_on_for_tf32_only(monkeypatch, name, setting):
+    seen = []
+
+    def fake(call, device, repeats):
+        seen.append((torch.get_float32_matmul_precision(), call().dtype))
+        return roofline.Timing(1.0, 1.0, 1.0, (1.0,))
+
+    monkeypatch.setattr(roofline, "measure", fake)
+    matmul_flops(CPU, name, 8)
+    assert seen == [(setting, torch.float32)]
+
+
+def test_the_machine_s_roofline_holds_each_format_once(monkeypatch):
+    monkeypatch.setattr(roofline, "matmul_flops", lambda device, name, n: float(len(name)))
+    monkeypatch.setattr(roofline, "copy_bandwidth", lambda device, mebibytes: 7.0)
+    assert measure_roofline(CPU) == Roofline("cpu", {"float32": 7.0, "bfloat16": 8.0}, 7.0)
+
+
+@pytest.mark.parametrize(
+    "capability, hip, formats",
+    [
+        ((7, 5), None, ["float32", "float16"]),
+        ((8, 0), None, ["float32", "tf32", "bfloat16", "float16"]),
+        ((9, 4), "6.4", ["float32", "bfloat16", "float16"]),  # an MI300 reports 9.4
+    ],
+)
+def test_what_a_gpu_multiplies(monkeypatch, capability, hip, formats):
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert matmul_formats(torch.device("cuda:0")) == formats
+
+
+# The roofline
+
+
+def test_the_roofline_is_the_lower_of_two_limits():
+    machine = Roofline("x", {"float32": 100.0, "bfloat16": 400.0}, bandwidth=10.0)
+    assert machine.ridge() == 10 and machine.ridge("bfloat16") == 40
+    assert machine.attainable(5) == 50 and machine.attainable(20) == 100
+    for flops, nbytes in [(1000, 1), (1, 1000), (1000, 100)]:
+        assert machine.seconds(flops, nbytes) == pytest.approx(flops / machine.attainable(flops / nbytes))
+
+
+# Data sheets
+
+
+@pytest.mark.parametrize(
+    "name, half, bandwidth",
+    [
+        ("NVIDIA B200", 2250, 8000),
+        ("NVIDIA H200", 989.4, 4800),
+        ("NVIDIA H100 80GB HBM3", 989.4, 3350),
+        ("NVIDIA H100 PCIe", 756, 2000),
+        ("NVIDIA A100-SXM4-80GB", 312, 2039),
+        ("NVIDIA A100-PCIE-40GB", 312, 1555),
+        ("NVIDIA A10", 125, 600),
+        ("NVIDIA L40S", 362, 864),
+        ("NVIDIA L4", 121, 300),
+        ("NVIDIA RTX A6000", 154.8, 768),
+        ("NVIDIA A800-SXM4-80GB", 312, 2039),
+        ("NVIDIA A800 80GB PCIe", 312, 1935),
+        ("NVIDIA H800", 989.4, 3350),
+        ("NVIDIA GeForce RTX 4070 SUPER", 71, 504),
+        ("Tesla V100S-PCIE-32GB", 130, 1134),
+        ("Tesla V100-PCIE-32GB", 112, 900),
+        ("Tesla V100-SXM2-16GB", 125, 900),
+        ("Tesla T4", 65, 320),
+        ("NVIDIA GeForce RTX 5090", 209.5, 1792),
+        ("NVIDIA GeForce RTX 4090", 165.2, 1008),
+        ("A100-80GB", 312, 2039),  # the table's own name
+    ],
+)
+def test_peaks_are_found_by_the_name_the_driver_gives(name, half, bandwidth):
+    peak = peak_of(name)
+    assert (peak.half, peak.bandwidth) == (half, bandwidth)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA GH200 480GB",
+        "NVIDIA H100 NVL",
+        "NVIDIA A10G",
+        "NVIDIA GeForce RTX 4070",
+        "NVIDIA GeForce RTX 4070 Ti SUPER",
+        "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+        "NVIDIA H200 NVL",
+        "NVIDIA H800 PCIe",
+        "NVIDIA RTX A6000 Laptop GPU",
+        "NVIDIA GeForce GTX 1080",
+        "NVIDIA T400",
+        "",
+    ],
+)
+def test_another_card_never_gets_these_figures(name):
+    assert peak_of(name) is None
+
+
+def test_data_sheets_agree_with_themselves():
+    """A tensor core reads 16 bits twice as fast as TF32, and every name leads to one row."""
+    for name, peak in PEAKS.items():
+        assert peak.source and all(
+            peak_of(f"NVIDIA {reported}") is peak for reported in peak.reported or (name,)
+        )
+        if peak.tf32:
+            assert peak.half == pytest.approx(2 * peak.tf32, rel=0.025), name
+        assert 70 < 1e3 * peak.half / peak.bandwidth < 450, f"{name}: a ridge of no GPU"
+    reported = [n for name, peak in PEAKS.items() for n in peak.reported or (name,)]
+    assert len(set(reported)) == len(reported)
+
+
+class TestGPU:
+    pytestmark = gpu
+
+    def test_events_agree_with_the_host_s_clock_and_are_one_a_call(self):
+        a, cuda = torch.randn(4096, 4096, device="cuda"), torch.device("cuda")
+        by_events = measure(lambda: a @ a, cuda, repeats=20)
+        torch.cuda.synchronize()
+        start = roofline.time.perf_counter()
+        for _ in range(20):
+            a @ a
+        torch.cuda.synchronize()
+        assert len(by_events.times) == 20
+        assert sum(by_events.times) == pytest.approx(roofline.time.perf_counter() - start, rel=0.5)
+
+    def test_synchronised_timing_sees_the_work(self):
+        cuda = torch.device("cuda")
+        assert matmul_flops(cuda, "float32", 8192) < 1e15, "no GPU does a petaflop in float32"

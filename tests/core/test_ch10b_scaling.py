@@ -1,0 +1,236 @@
+"""Loss scaling against GradScaler, float32 masters against AdamW on float32 weights."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import MasterAdamW
+from nanogpt.precision import LossScaler, autocast
+
+CPU = torch.device("cpu")
+TINY = GPTConfig(block_size=16, vocab_size=61, n_layer=1, n_head=2, n_embd=16)
+
+
+def model_and_batch():
+    g = torch.Generator().manual_seed(0)
+    ids = torch.randint(TINY.vocab_size, (2, 9), generator=g)
+    return GPT(TINY, g), ids[:, :-1], ids[:, 1:]
+
+
+# Loss scaling
+
+
+def steps_with_grad_scaler(goods, scale, interval):
+    """(scale, weight) after each step of torch.amp.GradScaler with gradients of 1, or of infinity or NaN."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for good in goods:
+        weight.grad = scaler.scale(torch.tensor([1.0, good, 1.0]))
+        scaler.step(optimizer)
+        scaler.update()
+        yield scaler.get_scale(), weight.tolist()
+
+
+def steps_with_ours(goods, scale, interval):
+    scaler = LossScaler(scale, interval)
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for good in goods:
+        weight.grad = torch.tensor([1.0, good, 1.0]) * scaler.scale
+        if finite := scaler.unscale([weight]):
+            optimizer.step()
+        scaler.update(finite)
+        yield scaler.scale, weight.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from([1.0, 1.0, 1.0, math.inf, -math.inf, math.nan]), max_size=40),
+    st.integers(40, 100),
+    st.integers(1, 5),
+)
+def test_the_scaler_decides_as_pytorchs_does(goods, exponent, interval):
+    case = goods, 2.0**exponent, interval
+    assert list(steps_with_ours(*case)) == list(steps_with_grad_scaler(*case))
+
+
+def test_growth_stops_before_float32_overflows():
+    case = [1.0] * 6, 2.0**125, 1
+    assert list(steps_with_ours(*case)) == list(steps_with_grad_scaler(*case))
+
+
+def test_bad_steps_without_end_are_an_error_not_silence():
+    scaler = LossScaler(4.0)
+    scaler.update(False)
+    scaler.update(False)
+    assert scaler.scale == 1
+    with pytest.raises(FloatingPointError, match="even without loss scaling"):
+        scaler.update(False)
+
+
+def test_no_gradient_at_all_is_an_error():
+    with pytest.raises(ValueError, match="backward"):
+        LossScaler().unscale([torch.nn.Parameter(torch.ones(1))])
+
+
+def test_parameters_without_gradient_do_not_matter():
+    used, unused = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
+    used.grad = torch.tensor([2.0**16])
+    assert LossScaler().unscale(p for p in (used, unused)) and used.grad.item() == 1 and unused.grad is None
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_one_bad_number_in_any_parameter_spoils_the_step(bad):
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    for i, p in enumerate(parameters):
+        p.grad = torch.tensor([1.0, math.nan if i == bad else 1.0])
+    assert not LossScaler().unscale(parameters)
+
+
+def test_scaling_by_a_power_of_two_changes_no_float32_gradient():
+    plain, scaled = (model_and_batch()[0] for _ in range(2))
+    _, x, y = model_and_batch()
+    plain(x, y)[1].backward()
+    scaler = LossScaler(2.0**12)
+    (scaled(x, y)[1] * scaler.scale).backward()
+    assert scaler.unscale(scaled.parameters())
+    assert all(torch.equal(p.grad, q.grad) for p, q in zip(plain.parameters(), scaled.parameters()))
+
+
+def test_fp16_autocast_underflows_unscaled_and_not_scaled():
+    """Gradients of a loss divided by 2^20, in real float16, against float32's."""
+    model, x, y = model_and_batch()
+    model(x, y)[1].backward()
+    exact = [p.grad.clone() for p in model.parameters()]
+
+    def error(scale):
+        model.zero_grad()
+        scaler = LossScaler(scale)
+        with autocast("fp16", CPU):
+            loss = model(x, y)[1]
+        (loss * scaler.scale).backward()
+        assert scaler.unscale(model.parameters())
+        difference = sum((p.grad - e).square().sum() for p, e in zip(model.parameters(), exact))
+        return (difference / sum(e.square().sum() for e in exact)).sqrt().item()
+
+    assert error(2.0**10) < 0.01 < 0.3 < error(2.0**-20)
+
+
+def test_a_scaler_goes_on_from_its_saved_state():
+    scaler = LossScaler(2.0**10, 5)
+    for finite in (True, True, False, True):
+        scaler.update(finite)
+    again = LossScaler()
+    again.load_state_dict(scaler.state_dict())
+    for finite in (True,) * 5:
+        scaler.update(finite)
+        again.update(finite)
+        assert again == scaler
+
+
+# Float32 masters
+
+OPTIONS = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+
+
+def twins(seed=0):
+    """Two equal networks of a few layers."""
+    pair = []
+    for _ in range(2):
+        torch.manual_seed(seed)
+        pair.append(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)))
+    return pair
+
+
+def give_gradients(models, step):
+    """The same gradients for all, exact in bfloat16."""
+    for model in models:
+        g = torch.Generator().manual_seed(step)
+        for p in model.parameters():
+            p.grad = torch.randn(p.shape, generator=g).bfloat16().to(p.dtype)
+
+
+def decayed(model):
+    """Two groups, as for GPT-2: matrices decay, vectors do not."""
+    return [
+        {"params": [p for p in model.parameters() if p.dim() >= 2]},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0, "lr": 3e-3},
+    ]
+
+
+def test_masters_are_what_adamw_makes_of_float32_weights_also_under_a_schedule():
+    ours, theirs = twins()
+    optimizers = [MasterAdamW(decayed(ours), **OPTIONS), torch.optim.AdamW(decayed(theirs), **OPTIONS)]
+    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(o, 30) for o in optimizers]
+    for step in range(30):
+        give_gradients((ours, theirs), step)
+        for optimizer, schedule in zip(optimizers, schedules):
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+    assert all(p.grad is None for p in ours.parameters())
+    for p, q in zip(ours.parameters(), theirs.parameters()):
+        master = optimizers[0].state[p]["master"]
+        assert master.dtype == torch.float32 and torch.allclose(master, q, atol=1e-6)
+        assert p.dtype == torch.bfloat16 and torch.equal(p, master.bfloat16())
+
+
+def test_small_updates_add_up_in_the_master_though_the_weight_cannot_show_them():
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = MasterAdamW([weight], lr=1e-4, weight_decay=0.0)
+    for _ in range(100):
+        weight.grad = torch.ones(4, dtype=torch.bfloat16)
+        optimizer.step()
+    assert torch.allclose(optimizer.state[weight]["master"], torch.full((4,), 0.99), atol=1e-5)
+    assert weight[0] == torch.tensor(0.99).bfloat16() < 1
+
+
+def test_masters_resume_bit_for_bit(tmp_path):
+    first, second = twins()
+    optimizer = MasterAdamW(decayed(first), **OPTIONS)
+    for step in range(5):
+        give_gradients([first], step)
+        optimizer.step()
+    optimizer.param_groups[0]["lr"] = 5e-3
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    resumed = MasterAdamW(decayed(second), **OPTIONS)
+    resumed.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
+    for step in range(5, 10):
+        assert all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters()))
+        give_gradients((first, second), step)
+        optimizer.step()
+        resumed.step()
+    for p, q in zip(first.parameters(), second.parameters()):
+        for name, tensor in optimizer.state[p].items():
+            assert tensor.dtype == torch.float32 and torch.equal(tensor, resumed.state[q][name]), name
+
+
+def test_a_state_of_other_groups_is_refused():
+    first, second = twins()
+    state = MasterAdamW(decayed(first)).state_dict()
+    with pytest.raises(ValueError, match="other parameter groups"):
+        MasterAdamW(second.parameters()).load_state_dict(state)
+
+
+def test_a_step_without_gradients_is_one_sentence():
+    with pytest.raises(ValueError, match="no gradient"):
+        MasterAdamW(twins()[0].parameters()).step()
+
+
+def test_a_model_with_masters_trains():
+    model, x, y = model_and_batch()
+    optimizer = MasterAdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(20):
+        with autocast("bf16-masters", CPU):
+            loss = model(x, y)[1]
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 1

@@ -1,0 +1,244 @@
+import csv
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course.paths import ROOT
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import cosine, decay_groups, make_optimizer, wsd
+from nanogpt.training import train_step
+
+CONFIG = GPTConfig(block_size=8, vocab_size=20, n_layer=1, n_head=2, n_embd=16)
+
+
+def new_model(**changes) -> GPT:
+    return GPT(GPTConfig(**vars(CONFIG) | changes), torch.Generator().manual_seed(0))
+
+
+# The rate: pure functions of the step
+
+fraction = st.floats(0, 1)
+runs = {"steps": st.integers(1, 300), "warmup": st.integers(0, 400), "minimum": fraction}
+
+
+@st.composite
+def schedules(draw):
+    """steps, warm-up, minimum, the steepest fall a step, and the factors of steps 0 .. steps + 5."""
+    steps, warmup, minimum, decay = (draw(s) for s in (*runs.values(), fraction))
+    if draw(st.booleans()):
+        factors = [cosine(i, steps, warmup=warmup, minimum=minimum) for i in range(steps + 6)]
+        return steps, warmup, minimum, (1 - minimum) * math.pi / 2 / max(1, steps - warmup), factors
+    factors = [wsd(i, steps, warmup=warmup, decay=decay, minimum=minimum) for i in range(steps + 6)]
+    return steps, warmup, minimum, (1 - minimum) / max(1, decay * steps), factors
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedules())
+def test_a_schedule_rises_once_falls_once_and_makes_no_jump(schedule):
+    _, warmup, minimum, slope, factors = schedule
+    assert all(0 <= factor <= 1 for factor in factors)
+    assert all(factor >= min(minimum, (i + 1) / max(1, warmup)) - 1e-12 for i, factor in enumerate(factors))
+    turns = [b < a - 1e-12 for a, b in pairwise(factors) if abs(b - a) > 1e-12]
+    assert turns == sorted(turns), "it rises again after it has fallen"
+    rise = 1 / max(1, warmup)
+    assert all(-slope - 1e-9 <= b - a <= rise + 1e-9 for a, b in pairwise(factors)), "it jumps"
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedules())
+def test_a_schedule_begins_with_the_warm_up_and_ends_at_the_minimum(schedule):
+    steps, warmup, minimum, _, factors = schedule
+    assert all(factor <= (i + 1) / max(1, warmup) + 1e-12 for i, factor in enumerate(factors))
+    if warmup < steps:
+        assert factors[steps:] == pytest.approx([minimum] * 6), (
+            "after the last step it is at the minimum, and stays"
+        )
+
+
+@settings(max_examples=50, deadline=None)
+@given(**runs, decay=fraction)
+def test_between_warm_up_and_fall_the_factor_is_one(steps, warmup, minimum, decay):
+    stable = range(max(0, warmup - 1), math.floor(steps - max(1.0, decay * steps)) + 1)
+    assert all(wsd(i, steps, warmup=warmup, decay=decay, minimum=minimum) == 1 for i in stable)
+    if 0 < warmup < steps:
+        assert cosine(warmup - 1, steps, warmup=warmup, minimum=minimum) == 1
+    assert cosine(50, 90, warmup=10, minimum=minimum) == pytest.approx((1 + minimum) / 2)
+
+
+def test_no_decay_of_the_rate_is_a_constant():
+    assert {wsd(i, 50, decay=0.0) for i in range(50)} == {1.0}
+    assert {cosine(i, 50, minimum=1.0) for i in range(60)} == {1.0}
+
+
+def test_the_cosine_is_that_of_a_published_log():
+    """Megatron-LM, lr 1e-4 to 1e-5, 1,000 iterations, 10 of them warm-up; it counts those that were not skipped."""
+    with open(ROOT / "data" / "reference" / "megatron_124m.csv", encoding="utf-8") as file:
+        log = list(csv.DictReader(file))
+    skipped = 0
+    for row in log:
+        skipped += int(row["skipped"])
+        updates = int(row["iteration"]) - skipped
+        if updates > 10:
+            expected = float(row["learning_rate"])
+            assert 1e-4 * cosine(updates, 1000, warmup=10, minimum=0.1) == pytest.approx(expected, rel=1e-6)
+    assert skipped == 21 and len(log) > 20
+
+
+# What decays
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_groups_hold_every_parameter_once_the_tied_one_too_and_by_dimension(bias):
+    model = new_model(bias=bias)
+    decayed, rest = decay_groups(model, 0.1)
+    held = [id(p) for p in decayed["params"] + rest["params"]]
+    assert sorted(held) == sorted({id(p) for p in model.parameters()}), (
+        "a parameter is in no group, or in two"
+    )
+    assert {p.dim() for p in decayed["params"]} == {2} and {p.dim() for p in rest["params"]} == {1}
+    assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
+    assert sum(p is model.lm_head.weight for p in decayed["params"]) == 1
+
+
+def test_groups_of_gpt2_are_those_that_nanogpt_prints():
+    with torch.device("meta"):
+        groups = decay_groups(GPT(GPTConfig(padded_vocab_size=50304)), 0.1)
+    counts = [(len(group["params"]), sum(p.numel() for p in group["params"])) for group in groups]
+    assert counts == [(50, 124_354_560), (98, 121_344)]
+
+
+def test_what_is_frozen_is_in_no_group_and_an_empty_group_is_left_out():
+    model = new_model()
+    for p in model.parameters():
+        p.requires_grad = p.dim() < 2
+    [group] = decay_groups(model, 0.1)
+    assert group["weight_decay"] == 0.0 and all(p.dim() == 1 for p in group["params"])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16-masters"])
+def test_without_a_gradient_a_matrix_shrinks_and_a_gain_does_not(precision):
+    model = new_model()
+    matrix, gain = model.transformer.wte.weight, model.transformer.ln_f.weight
+    optimizer = make_optimizer(model, 0.5, precision, weight_decay=0.1)
+    before = matrix.detach().clone()
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert torch.allclose(matrix, 0.95 * before, rtol=1e-2 if matrix.dtype == torch.bfloat16 else 1e-6)
+    assert torch.equal(gain, torch.ones_like(gain))
+
+
+def test_the_optimizer_is_fused_and_has_the_options_it_was_given():
+    optimizer = make_optimizer(new_model(), 3e-4, betas=(0.8, 0.9), weight_decay=0.2)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
+    for group in optimizer.param_groups:
+        assert group["fused"] and group["betas"] == (0.8, 0.9) and group["lr"] == 3e-4
+
+
+def test_fused_gives_the_numbers_of_the_plain_optimizer():
+    fused, plain = new_model(), new_model()
+    optimizers = (
+        make_optimizer(fused, 1e-2),
+        torch.optim.AdamW(decay_groups(plain, 0.01), lr=1e-2, betas=(0.9, 0.98), foreach=False),
+    )
+    for _ in range(5):
+        for p, q in zip(fused.parameters(), plain.parameters()):
+            p.grad = q.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel()))
+        for optimizer in optimizers:
+            optimizer.step()
+    assert all(torch.allclose(p, q, atol=1e-6) for p, q in zip(fused.parameters(), plain.parameters()))
+
+
+# Accumulation
+
+
+def batch(counts: list[int], seed: int = 0):
+    """x and y, a row for each count, which says how many of its 8 targets count."""
+    ids = torch.randint(0, 20, (len(counts), 9), generator=torch.Generator().manual_seed(seed))
+    x, y = ids[:, :-1], ids[:, 1:].clone()
+    for row, count in zip(y, counts):
+        row[count:] = -100
+    return x, y
+
+
+def by_train_step(parts, model, clip=None):
+    train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), parts, clip=clip)
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def by_loop(parts, model, divide: bool):
+    """The two bugs: losses added up, or their mean taken."""
+    model.zero_grad()
+    for x, y in parts:
+        (model(x, y)[1] / (len(parts) if divide else 1)).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def apart(g, whole) -> float:
+    return ((g - whole).norm() / whole.norm()).item()
+
+
+counted = st.lists(st.integers(1, 8), min_size=1, max_size=8)
+
+
+@settings(max_examples=30, deadline=None)
+@given(counted, st.lists(st.integers(1, 7), max_size=4), st.integers(0, 99))
+def test_micro_batches_have_the_large_batchs_gradient_however_it_is_cut(counts, cuts, seed):
+    model, (x, y) = new_model(), batch(counts, seed)
+    cuts = sorted({cut for cut in cuts if cut < len(counts)})
+    parts = list(zip(x.tensor_split(cuts), y.tensor_split(cuts)))
+    whole = by_train_step([(x, y)], model)
+    x_loss = model(x, y)[1]
+    assert apart(by_train_step(parts, model), whole) < 1e-5
+    loss = train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), parts)
+    assert loss.item() == pytest.approx(x_loss.item(), rel=1e-5)
+
+
+def test_the_law_catches_the_forgotten_division_and_the_mean_of_means():
+    model = new_model()
+    for counts, sums, means in (([8, 8, 8, 8], 3.0, 0.0), ([8, 8, 1, 1], None, 0.2)):
+        x, y = batch(counts)
+        parts, whole = list(zip(x.split(1), y.split(1))), by_train_step([(x, y)], model)
+        if sums:
+            assert apart(by_loop(parts, model, divide=False), whole) == pytest.approx(sums, rel=1e-3)
+        wrong = apart(by_loop(parts, model, divide=True), whole)
+        assert wrong > means if means else wrong < 1e-5, "equal counts hide the bug, unequal ones show it"
+        assert apart(by_train_step(parts, model), whole) < 1e-5
+
+
+# Clipping
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.01, 10), st.integers(0, 99))
+def test_clipping_keeps_the_direction_and_bounds_the_length(clip, seed):
+    model, parts = new_model(), [batch([8, 8], seed)]
+    whole, clipped = by_train_step(parts, model), by_train_step(parts, model, clip=clip)
+    assert clipped.norm() <= clip * (1 + 1e-4)
+    expected = whole * min(1.0, clip / whole.norm().item())
+    assert apart(clipped, expected) < 1e-4, (
+        "one factor for all tensors, and none for a gradient that is short enough"
+    )
+
+
+def test_a_gradient_that_is_longer_by_a_factor_is_clipped_to_the_same():
+    model, parts = new_model(), [batch([8, 8])]
+    once = by_train_step(parts, model, clip=0.01)
+    hooks = [p.register_hook(lambda grad: 50 * grad) for p in model.parameters()]
+    longer = by_train_step(parts, model, clip=0.01)
+    for hook in hooks:
+        hook.remove()
+    assert apart(longer, once) < 1e-4
+
+
+def test_the_update_of_bf16_masters_is_compiled_on_request_and_fused_can_be_left_out():
+    plain, compiled = (
+        make_optimizer(new_model(), 1e-3, "bf16-masters", compiled=compiled) for compiled in (False, True)
+    )
+    assert not hasattr(plain.update, "_torchdynamo_orig_callable")
+    assert hasattr(compiled.update, "_torchdynamo_orig_callable")
+    assert not make_optimizer(new_model(), 1e-3, fused=False).param_groups[0]["fused"]

@@ -1,0 +1,213 @@
+"""What a manifest proves: nothing damaged, foreign or changed gets into training."""
+
+import json
+import random
+
+import pytest
+
+from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.shards import (
+    check_shards,
+    file_sha256,
+    identity,
+    load_manifest,
+    manifest_sha256,
+    open_shards,
+    save_manifest,
+    shard_header,
+    write_shard,
+)
+from nanogpt.stories import ensure_corpus, stories
+from nanogpt.tokenizer import BPETokenizer
+
+EOT = 50256
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> BPETokenizer:
+    return BPETokenizer.train((story.text for story in stories(300)), 400)
+
+
+def write_documents(folder, shards: list[list[int]]) -> list:
+    """Shards of documents with the given lengths; apart from EOT no two tokens are equal."""
+    paths, unique = [], iter(range(50_000))
+    for i, lengths in enumerate(shards):
+        tokens = [t for n in lengths for t in (EOT, *(next(unique) for _ in range(n - 1)))]
+        write_shard(folder / f"train_{i:06d}.bin", tokens)
+        paths.append(folder / f"train_{i:06d}.bin")
+    return paths
+
+
+def write_corpus(folder, tokenizer, **lengths: list[int]) -> dict:
+    """A folder with one shard a split, of documents of these lengths, and its manifest, which is returned."""
+    splits = {}
+    for split, documents in lengths.items():
+        path = folder / f"{split}_000000.bin"
+        write_shard(path, [t for n in documents for t in (tokenizer.eot, *range(n - 1))])
+        listed = {"file": path.name, "tokens": sum(documents), "sha256": file_sha256(path)}
+        splits[split] = {"tokens": sum(documents), "shards": [listed]}
+    return save_manifest(folder, {"source": "", **identity(tokenizer), "splits": splits})
+
+
+def test_manifest_guards_shards(tmp_path, tokenizer):
+    write_corpus(tmp_path, tokenizer, train=[300] * 10, val=[9])
+    [path] = open_shards(tmp_path, "train", tokenizer.fingerprint)
+    assert path == tmp_path / "train_000000.bin"
+    with pytest.raises(ValueError, match="was made with tokenizer"):
+        open_shards(tmp_path, "train", "0" * 64)
+    with pytest.raises(ValueError, match="no tokens in a split named 'valid'"):
+        open_shards(tmp_path, "valid")
+    with pytest.raises(FileNotFoundError, match=r"nanogpt prepare"):
+        open_shards(tmp_path / "elsewhere", "train")
+    raw = bytearray(path.read_bytes())
+    raw[5000] ^= 4  # one bit: the length is right and the id valid, so only the hash can tell
+    path.write_bytes(raw)
+    with pytest.raises(ValueError, match="not what its manifest describes"):
+        open_shards(tmp_path, "train")
+    assert open_shards(tmp_path, "val")  # whose shard is whole
+    path.unlink()
+    with pytest.raises(
+        ValueError, match=r"train_000000.bin is gone, and its manifest lists it; prepare it again"
+    ):
+        check_shards(tmp_path, load_manifest(tmp_path))
+    (tmp_path / "manifest.json").write_text('{"splits": 1')
+    with pytest.raises(ValueError, match=r"manifest.json is damaged \(not JSON\); prepare the data again"):
+        open_shards(tmp_path, "val")
+
+
+def drop(manifest, *keys):
+    for key in keys[:-1]:
+        manifest = manifest[key]
+    del manifest[keys[-1]]
+
+
+@pytest.mark.parametrize(
+    ("harm", "fault"),
+    [
+        (lambda m: m.update(eot=7), "its own hash"),
+        (lambda m: m.update(eot=400), "eot or vocab_size"),
+        (lambda m: m.update(eot=-1), "eot or vocab_size"),
+        (lambda m: m.update(vocab_size=100_000), "eot or vocab_size"),
+        (lambda m: m.update(fingerprint=None), "source or fingerprint"),
+        (lambda m: m["splits"].update(valid=m["splits"].pop("val")), "a split's name"),
+        (lambda m: m["splits"]["train"]["shards"][0].update(file="../elsewhere.bin"), "a file's name"),
+        (lambda m: m["splits"]["train"]["shards"][0].update(file="/etc/passwd"), "a file's name"),
+        (
+            lambda m: m["splits"]["train"]["shards"].append(m["splits"]["train"]["shards"][0]),
+            "a file listed twice",
+        ),
+        (lambda m: m["splits"]["train"]["shards"].clear(), "a sum of tokens"),
+        (lambda m: m["splits"]["train"].update(tokens=9650), "a sum of tokens"),
+        (lambda m: m["splits"]["train"]["shards"][0].update(tokens=True), "a file's tokens"),
+        (lambda m: drop(m, "eot"), "no 'eot'"),
+        (lambda m: drop(m, "splits", "val", "tokens"), "no 'tokens'"),
+        (lambda m: drop(m, "splits", "val", "shards", 0, "sha256"), "no 'sha256'"),
+        (lambda m: m["splits"]["val"]["shards"][0].update(sha256=""), "a file's hash"),
+        (lambda m: m.update(splits=[]), "not in a manifest's form"),
+        (lambda m: m["splits"].update(val=None), "not in a manifest's form"),
+    ],
+)
+def test_a_wrong_manifest_is_one_sentence_even_when_it_is_sealed_again(tmp_path, tokenizer, harm, fault):
+    manifest = write_corpus(tmp_path, tokenizer, train=[300] * 10, val=[9])
+    harm(manifest)
+    if fault != "its own hash":
+        manifest["sha256"] = manifest_sha256(manifest)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(
+        ValueError, match=rf"manifest.json is damaged \({fault}\); prepare the data"
+    ) as caught:
+        open_shards(tmp_path, "val")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_changed_byte_of_a_manifest_is_taken_for_another_truth(tmp_path, tokenizer):
+    manifest = write_corpus(tmp_path, tokenizer, train=[300] * 10, val=[9])
+    raw, dice = (tmp_path / "manifest.json").read_bytes(), random.Random(0)
+    for _ in range(150):
+        at, byte = dice.randrange(len(raw)), dice.randrange(256)
+        (tmp_path / "manifest.json").write_bytes(raw[:at] + bytes([byte]) + raw[at + 1 :])
+        try:
+            assert load_manifest(tmp_path) == manifest, (at, byte)
+        except ValueError as error:
+            assert "manifest.json is damaged" in str(error)
+
+
+def test_what_cannot_be_right_is_not_written(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match=r"cannot be right \(no 'splits'\)"):
+        save_manifest(tmp_path, {"source": "", **identity(tokenizer)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_reads_one_folder_and_what_its_manifest_lists(tmp_path, tokenizer):
+    here, there = (write_documents(tmp_path / name, [[50]]) for name in "ab")
+    with pytest.raises(ValueError, match="reads the shards of one folder; got 2 files"):
+        BatchStream([*here, *there], 1, 5)  # both are train_000000.bin
+    with pytest.raises(ValueError, match="reads the shards of one folder; got 0 files"):
+        BatchStream([], 1, 5)
+    write_corpus(tmp_path / "c", tokenizer, train=[50])
+    write_shard(tmp_path / "c" / "train_000001.bin", [tokenizer.eot, 1, 2])
+    with pytest.raises(ValueError, match=r"train_000001.bin is not what the manifest beside it describes"):
+        BatchStream((tmp_path / "c").glob("*.bin"), 1, 5)
+    write_shard(tmp_path / "c" / "train_000000.bin", [tokenizer.eot, 1, 2])
+    with pytest.raises(ValueError, match=r"train_000000.bin is not what the manifest beside it describes"):
+        BatchStream([tmp_path / "c" / "train_000000.bin"], 1, 1)
+
+
+def test_an_id_beyond_the_vocabulary_is_one_clear_error(tmp_path, tokenizer):
+    write_shard(tmp_path / "train_000000.bin", [tokenizer.eot, 1, 2, tokenizer.vocab_size, 3, 4, 5])
+    path = tmp_path / "train_000000.bin"
+    shard = {"file": path.name, "tokens": 7, "sha256": file_sha256(path)}
+    splits = {"train": {"tokens": 7, "shards": [shard]}}
+    save_manifest(tmp_path, {"source": "", "splits": splits, **identity(tokenizer)})
+    stream = BatchStream([path], 1, 2)
+    stream.next_batch()
+    with pytest.raises(ValueError, match=r"hold id 400, but their vocabulary has 400; prepare them again"):
+        stream.next_batch()
+
+
+def test_ensure_corpus_makes_a_corpus_again_whose_bits_or_manifest_have_changed(tmp_path, tokenizer):
+    manifest = ensure_corpus(tmp_path, tokenizer, n=200)
+    shard, listing = tmp_path / "val_000000.bin", tmp_path / "manifest.json"
+    raw, said = shard.read_bytes(), listing.read_bytes()
+    shard.write_bytes(raw[:-2] + bytes([raw[-2] ^ 1]) + raw[-1:])
+    assert ensure_corpus(tmp_path, tokenizer, n=200) == manifest and shard.read_bytes() == raw
+    listing.write_text(json.dumps({k: v for k, v in manifest.items() if k not in ("eot", "sha256")}))
+    assert ensure_corpus(tmp_path, tokenizer, n=200) == manifest and listing.read_bytes() == said
+
+
+def test_a_state_of_other_shards_is_refused(tmp_path):
+    paths = write_documents(tmp_path / "a", [[50]])
+    state = BatchStream(paths, 1, 5).state_dict()
+    others = write_documents(tmp_path / "b", [[25, 25]])  # the same name, the same length
+    for stream in (BatchStream(others, 1, 5), DocumentStream(paths, 1, 5)):
+        with pytest.raises(
+            ValueError, match=r"is not what this state was saved for: see its '(shards|counts)'"
+        ):
+            stream.load_state_dict(state)
+        assert stream.position == 0
+    for key in state:
+        with pytest.raises(ValueError, match=f"see its '{key}'"):
+            BatchStream(paths, 1, 5).load_state_dict({k: v for k, v in state.items() if k != key})
+
+
+def test_a_state_knows_its_shards_by_the_manifest_or_by_their_bytes(tmp_path, tokenizer):
+    manifest = write_corpus(tmp_path, tokenizer, train=[20, 30])
+    path = tmp_path / "train_000000.bin"
+    state = BatchStream([path], 1, 5).state_dict()
+    assert state["shards"] == [manifest["splits"]["train"]["shards"][0]["sha256"]]
+    (tmp_path / "manifest.json").unlink()
+    assert BatchStream([path], 1, 5).state_dict() == state
+
+
+def test_a_shard_without_tokens_or_with_too_many_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="1 to 2,147,483,647"):
+        write_shard(tmp_path / "x.bin", [])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="1 to 2,147,483,647"):
+        shard_header(2**31)
+
+
+def test_shards_without_a_beginning_are_one_clear_error(tmp_path):
+    write_shard(tmp_path / "train_000000.bin", [1, 2, 3])
+    with pytest.raises(ValueError, match="no document begins in these shards"):
+        DocumentStream([tmp_path / "train_000000.bin"], 1, 2).next_batch()

@@ -1,0 +1,123 @@
+"""Chapter 17: the trainer of one process. The law: a run that was interrupted is the run that was not."""
+
+from functools import partial
+
+import pytest
+import simple_run
+import torch
+from simple_run import EVERY, LR, STEPS
+
+from nanogpt.metrics import read_metrics, span, step_line
+from nanogpt.optim import cosine
+from nanogpt.trainer import due, fit, go_on, keep_run, look, one_step
+from nanogpt.training import train_step
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stories")
+    return folder, simple_run.tell(folder)
+
+
+@pytest.fixture
+def new_run(data, tmp_path):
+    return lambda name: simple_run.new_run(*data, tmp_path / name)
+
+
+def test_the_trainer_makes_the_steps_that_chapter_07_makes_by_hand(new_run):
+    run, plain = new_run("run"), new_run("plain")
+    losses = []
+    for step in range(STEPS):
+        for group in plain.optimizer.param_groups:
+            group["lr"] = LR * cosine(step, STEPS)
+        losses.append(train_step(plain.model, plain.optimizer, [plain.stream.next_batch()], clip=1.0).item())
+    lines = read_metrics(fit(run).folder)
+    assert [line["loss"] for line in lines] == losses, "the trainer makes other steps than the loop"
+    assert [line["lr"] for line in lines] == [LR * cosine(step, STEPS) for step in range(STEPS)]
+    assert losses[-1] < losses[0], "the loss does not fall"
+
+
+@pytest.mark.parametrize("stop", [EVERY, EVERY + 1, 2 * EVERY - 1, STEPS - 1])
+def test_interrupted_after_any_step_the_run_is_the_one_that_was_not(new_run, stop):
+    whole, broken = fit(new_run("whole")), new_run("broken")
+    real, given = broken.stream.next_batch, []
+
+    def next_batch():
+        if len(given) == stop:
+            raise KeyboardInterrupt
+        given.append(1)
+        return real()
+
+    broken.stream.next_batch = next_batch
+    with pytest.raises(KeyboardInterrupt):
+        fit(broken)
+    again = fit(new_run("broken"))
+    assert read_metrics(again.folder) == read_metrics(whole.folder), "the lines differ"
+    assert all(map(torch.equal, again.model.parameters(), whole.model.parameters())), "the weights differ"
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer", "stream", "step"])
+def test_all_that_a_step_changes_is_loaded(new_run, part):
+    """What is put back to the beginning after loading makes another run: so each part is needed, and is there."""
+    run, fresh = new_run("run"), new_run("fresh")
+    for _ in range(EVERY):
+        one_step(run)
+    keep_run(run)
+    loaded, poorer = new_run("run"), new_run("run")
+    go_on(loaded)
+    go_on(poorer)
+    if part == "step":
+        poorer.step = 0
+    else:
+        getattr(poorer, part).load_state_dict(getattr(fresh, part).state_dict())
+    losses, same, other = ([one_step(one)["loss"] for _ in range(3)] for one in (run, loaded, poorer))
+    assert same == losses and other != losses, f"{part} is not what was kept"
+
+
+def test_looking_changes_nothing(data, tmp_path):
+    """With dropout: a look that drew from its generator, or left it off, would make other steps."""
+    losses = {}
+    for name, looks in (("run", False), ("seen", True)):
+        run, losses[name] = simple_run.new_run(*data, tmp_path / name, dropout=0.2), []
+        for _ in range(EVERY):
+            losses[name].append(one_step(run)["loss"])
+            if looks:
+                look(run)
+        assert run.model.training, "dropout stays off after a look"
+    assert losses["run"] == losses["seen"], "a look has changed the run"
+
+
+def test_a_run_says_what_it_is_and_how_long_it_takes(new_run, capsys):
+    fit(new_run("run"))
+    said = capsys.readouterr().out.splitlines()
+    assert (
+        said[0].startswith("run: a new run; ")
+        and f"{STEPS} steps of 32 tokens, {32 * STEPS} in all" in said[1]
+    )
+    assert sum(" left" in line for line in said) == STEPS // EVERY, "not every look says how long it takes"
+    fit(new_run("run"))
+    assert f"goes on after step {STEPS}" in capsys.readouterr().out
+
+
+def test_lines_are_text_and_come_back(new_run):
+    lines = read_metrics(fit(new_run("run")).folder)
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert [line["step"] for line in lines if "val_loss" in line] == list(range(EVERY, STEPS + 1, EVERY))
+    for line in lines:
+        text = step_line(line, STEPS)
+        assert "nan" not in text, "what a line does not have is printed"
+        assert f"{line['loss']:.4f}"[:4] in text and ("val loss" in text) == ("val_loss" in line), text
+
+
+def test_due_and_span():
+    assert [step for step in range(1, 11) if due(4, step, last=step == 10)] == [4, 8, 10]
+    assert not any(map(partial(due, 0), range(1, 11))) and not due(0, 5, last=True), "0 is never"
+    assert [span(s) for s in (1, 89, 90, 5400, 129_600)] == [
+        "1.0 s",
+        "89.0 s",
+        "1.5 min",
+        "1.5 h",
+        "1.5 days",
+    ]

@@ -1,0 +1,315 @@
+"""Chapter 17: a run as a file. The law: every mistake in it is one line that names the key, and none gets through."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nanogpt import config as module
+from nanogpt.config import (
+    CONFIGS,
+    Config,
+    Data,
+    Eval,
+    Loader,
+    Model,
+    Optim,
+    Run,
+    Train,
+    config_dict,
+    from_depth,
+    keys,
+    load_config,
+)
+from nanogpt.precision import PRECISIONS
+
+READY = ["finetune", "gpt2-124M", "gpt2-124M-llmc", "overfit", "shakespeare", "tiny"]
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """What load_config says of a YAML text, with `run.yaml` for its path; a Config where it says nothing."""
+    monkeypatch.chdir(tmp_path)
+
+    def load(text: str, *overrides: str):
+        Path("run.yaml").write_text(text, encoding="utf-8")
+        try:
+            return load_config("run.yaml", overrides)
+        except (ValueError, OSError) as error:
+            return str(error)
+
+    return load
+
+
+# --- mistakes ------------------------------------------------------------------------------------------------
+
+MISTAKES = {
+    # unknown keys, each with the nearest one
+    "model: {n_layr: 3}": "run.yaml: there is no key model.n_layr; did you mean model.n_layer?",
+    "optm: {lr: 1}": "run.yaml: there is no key optm; did you mean optim.lr?",
+    "max_steps: 3": "run.yaml: there is no key max_steps; did you mean train.max_steps?",
+    "optim: {max_steps: 3}": "run.yaml: there is no key optim.max_steps; did you mean train.max_steps?",
+    "run.dirr: x": "run.yaml: there is no key run.dirr; did you mean run.dir?",
+    # wrong types: no text is a number, no fraction an integer, no number a truth
+    "train: {max_steps: many}": 'run.yaml: train.max_steps="many" must be a valid integer',
+    "train: {max_steps: 3.5}": "run.yaml: train.max_steps=3.5 must be a valid integer",
+    "train: {max_steps: true}": "run.yaml: train.max_steps=true must be a valid integer",
+    "model: {n_head: null}": "run.yaml: model.n_head=null must be a valid integer",
+    "optim: {lr: '6e-4'}": 'run.yaml: optim.lr="6e-4" must be a valid number',
+    "run: {minutes: 2:00:00}": 'run.yaml: run.minutes="2:00:00" must be a valid number',  # 7,200 in YAML 1.1
+    "run: {minutes: 2:00:00.5}": 'run.yaml: run.minutes="2:00:00.5" must be a valid number',
+    "optim: {lr: 1:30.}": 'run.yaml: optim.lr="1:30." must be a valid number',
+    "train: {compile: 1}": "run.yaml: train.compile=1 must be a valid boolean",
+    "data: {tokenizer: [1]}": "run.yaml: data.tokenizer=[1] must be a valid integer or a valid string",
+    "init_from: 3": "run.yaml: init_from=3 must be a valid string",
+    "optim: {betas: 0.9}": "run.yaml: optim.betas=0.9 must be two numbers from 0 to below 1",
+    "optim: {betas: [0.9]}": "run.yaml: optim.betas=[0.9] must be two numbers from 0 to below 1",
+    "optim: {betas: [0.9, 0.9, 0.9]}": "run.yaml: optim.betas=[0.9, 0.9, 0.9] must be two numbers from 0 to below 1",
+    "optim: {lr: {a: 1}}": 'run.yaml: optim.lr={"a": 1} must be a valid number',
+    "train: 3": "run.yaml: train is a section and takes keys of its own: train.max_steps, ",
+    # impossible values
+    "optim: {lr: -1.0}": "run.yaml: optim.lr=-1.0 must be greater than 0",
+    "optim: {lr: .nan}": "run.yaml: optim.lr=NaN must be a finite number",
+    "optim: {clip: .inf}": "run.yaml: optim.clip=Infinity must be a finite number",
+    "optim: {betas: [0.9, 1.0]}": "run.yaml: optim.betas=[0.9, 1.0] must be two numbers from 0 to below 1",
+    "optim: {minimum: 2}": "run.yaml: optim.minimum=2 must be less than or equal to 1",
+    "optim: {schedule: cosin}": "run.yaml: optim.schedule=\"cosin\" must be 'cosine', 'wsd' or 'constant'",
+    "data: {val: 1}": "run.yaml: data.val=1 must be less than 1",
+    "data: {dir: ''}": 'run.yaml: data.dir="" must be at least 1 character',
+    "train: {max_steps: 0}": "run.yaml: train.max_steps=0 must be greater than 0",
+    "train: {bad_steps: -1}": "run.yaml: train.bad_steps=-1 must be greater than 0",
+    "run: {seed: -1}": "run.yaml: run.seed=-1 must be greater than or equal to 0",
+    "run: {seed: 9223372036854775808}": "run.yaml: run.seed=9223372036854775808 must be less than 9223372036854775808",
+    "train: {dtype: bf61}": "run.yaml: train.dtype='bf61' must be one of " + ", ".join(PRECISIONS),
+    "model: {dropout: 1.0}": "run.yaml: model.dropout=1.0 must be at least 0 and below 1",
+    "model: {n_layer: 0}": "run.yaml: model.n_layer=0 must be an integer of at least 1",
+    "model: {n_head: 5}": "run.yaml: model.n_embd=768 cannot be shared by n_head=5 heads of equal width; "
+    "choose an n_head that divides n_embd",
+    "train: {batch_tokens: 500000}": "run.yaml: train.batch_tokens=500000 must be a multiple of "
+    "train.micro_batch=16 × model.block_size=1024, as 507904 is",
+    "train: {batch_tokens: 10}": "run.yaml: train.batch_tokens=10 must be a multiple of "
+    "train.micro_batch=16 × model.block_size=1024, as 16384 is",
+    "optim: {warmup: 1001}": "run.yaml: optim.warmup=1001 must not exceed train.max_steps=1000",
+    "optim: {warmup: 701, schedule: wsd}": "run.yaml: optim.warmup=701 and optim.decay=0.3 overlap in train.max_steps=1000",
+    # what is no YAML, or another kind of it
+    "model: {n_layer: 3": "run.yaml, line 1: expected ',' or '}', but got '<stream end>'",
+    "train:\n  max_steps: 3\n lr: 1": "run.yaml, line 3: expected <block end>, but found ",
+    "\tlr: 1": "run.yaml, line 1: found character '\\t' that cannot start any token",
+    "optim: {lr: 1, lr: 2}": "run.yaml, line 1: lr is there twice",
+    "optim: {lr: 1}\noptim: {clip: 2}": "run.yaml, line 1: optim is there twice",
+    "? [a]\n: b": "run.yaml, line 1: found unhashable key",
+    "run: {dir: !!python/object:os.system x}": "run.yaml, line 1: could not determine a constructor for the tag "
+    "'tag:yaml.org,2002:python/object:os.system'",
+    "- train": "run.yaml: holds no keys; a line of it reads `train: {max_steps: 100}`",
+    "train": "run.yaml: holds no keys; a line of it reads `train: {max_steps: 100}`",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_in_the_file_is_one_line(told, text):
+    says = told(text)
+    assert isinstance(says, str), f"{text!r} was accepted: {says}"
+    assert "\n" not in says and says.startswith(MISTAKES[text])
+
+
+@pytest.mark.parametrize(
+    "override, says",
+    [
+        ("optim.lrr=3", "command line: there is no key optim.lrr; did you mean optim.lr?"),
+        ("lr=3", "command line: there is no key lr; did you mean optim.lr?"),
+        ("train.max_steps", "command line: train.max_steps is no key=value, as train.max_steps=100 is"),
+        ("train.max_steps=x", 'command line: train.max_steps="x" must be a valid integer'),
+        ("train.max_steps=", "command line: train.max_steps=null must be a valid integer"),
+        (
+            "optim.betas=[0.9",
+            "command line: optim.betas, line 1: expected ',' or ']', but got '<stream end>'",
+        ),
+        ("train=3", "command line: train is a section and takes keys of its own: "),
+        ("run.dir=", 'command line: run.dir="" must be at least 1 character'),
+        (
+            "model.n_head=5",
+            "run.yaml with model.n_head=5: model.n_embd=768 cannot be shared by n_head=5 heads",
+        ),
+        ("optim.warmup=1001", "run.yaml with optim.warmup=1001: optim.warmup=1001 must not exceed"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(told, override, says):
+    found = told("", override)
+    assert isinstance(found, str) and "\n" not in found and found.startswith(says)
+
+
+def test_the_file_is_named_for_its_own_mistakes(told):
+    assert told("optim: {lrr: 1}", "train.max_steps=5").startswith("run.yaml: there is no key optim.lrr")
+
+
+def test_what_is_not_there_is_one_line(told, tmp_path):
+    for name in ("tinny", "nofile.yaml", "folder/tiny"):
+        with pytest.raises(FileNotFoundError, match=f"is not there; ready are {', '.join(READY)}$"):
+            load_config(name)
+    (tmp_path / "latin.yaml").write_bytes("run: {dir: café}".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"^latin.yaml: is no text in UTF-8$"):
+        load_config("latin.yaml")
+
+
+# --- what is right -------------------------------------------------------------------------------------------
+
+
+def test_an_empty_file_and_empty_sections_are_the_defaults(told):
+    assert told("") == told("model:\ntrain: {}\ninit_from:") == Config()
+
+
+def test_numbers_are_read_as_people_write_them(told):
+    c = told("optim: {lr: 6e-4, weight_decay: 1E-1, clip: 1, minimum: 1e-01}\ntrain: {batch_tokens: 524_288}")
+    assert (c.optim.lr, c.optim.weight_decay, c.optim.clip, c.optim.minimum) == (6e-4, 0.1, 1.0, 0.1)
+    assert c.train.batch_tokens == 524288 and c.micro_batches == 32
+    c = told("optim: {lr: .5, weight_decay: 0.10, clip: 1., minimum: 0}\nrun: {seed: 0, minutes: 90}")
+    assert (c.optim.lr, c.optim.weight_decay, c.optim.clip) == (0.5, 0.1, 1.0) and c.run.minutes == 90
+    assert told("run: {minutes: 1_000.5}").run.minutes == 1000.5
+    c = told("run: {seed: 017, minutes: 5}", "train.max_steps=0100")  # octal in YAML 1.1
+    assert (c.run.seed, c.train.max_steps) == (17, 100)
+
+
+def test_overrides_change_one_key_each_and_the_last_wins(told):
+    c = told("train: {max_steps: 7}", "train.max_steps=8", "train.max_steps=9", "optim.betas=[0.8, 0.9]")
+    assert c == replace(Config(), train=Train(max_steps=9), optim=Optim(betas=(0.8, 0.9)))
+    assert told("init_from: gpt2", "init_from=null").init_from is None
+    assert told("", "init_from=runs/a").init_from == "runs/a"
+    assert told("", "data.tokenizer=1024").data.tokenizer == 1024
+    # What is text stays text, whatever YAML would make of it.
+    for text in ("Once: upon", "- a", "null", "3", "{", "a # b", "=", ""):
+        assert told("", f"eval.prompt={text}").eval.prompt == text
+
+
+positive, rate = st.integers(1, 10**6), st.floats(1e-9, 1e3)
+fraction, below_one = st.floats(0, 1), st.floats(0, 1, exclude_max=True)
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
+names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
+
+
+@st.composite
+def configs(draw):
+    heads, rows, T, n = (
+        draw(st.integers(1, 64)),
+        draw(st.integers(1, 64)),
+        draw(st.integers(1, 2048)),
+        draw(positive),
+    )
+    shape = dict(n_layer=draw(positive), n_head=heads, n_embd=heads * draw(positive), block_size=T)
+    shape |= dict(
+        dropout=draw(below_one), padded_vocab_size=draw(st.none() | positive), bias=draw(st.booleans())
+    )
+    data = dict(
+        dir=draw(names), source=draw(st.none() | texts), tokenizer=draw(texts | positive), val=draw(below_one)
+    )
+    rates = dict(lr=draw(rate), betas=(draw(below_one), draw(below_one)), clip=draw(st.none() | rate))
+    rates |= dict(schedule=draw(st.sampled_from(["cosine", "constant"])), warmup=draw(st.integers(0, n)))
+    train = dict(max_steps=n, batch_tokens=rows * T * draw(st.integers(1, 99)), micro_batch=rows)
+    train |= dict(dtype=draw(st.sampled_from(list(PRECISIONS))), skip_spikes=draw(rate))
+    run = dict(dir=draw(names), seed=draw(st.integers(0, 2**63 - 1)), minutes=draw(st.none() | rate))
+    parts = Model(**shape), Data(**data), Optim(**rates), Train(**train), Eval(prompt=draw(texts)), Run(**run)
+    return Config(*parts, init_from=draw(st.none() | texts))
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes a text that the course's loader would read as a number, such as 0e0."""
+
+    yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
+
+
+@settings(max_examples=30)
+@given(configs())
+def test_a_run_survives_the_way_through_a_file(tmp_path_factory, config):
+    path = tmp_path_factory.mktemp("config") / "run.yaml"
+    for dump in (json.dumps, partial(yaml.dump, Dumper=Dumper)):
+        path.write_text(dump(config_dict(config)), encoding="utf-8")
+        assert load_config(path) == config
+
+
+def test_the_keys_others_rely_on_are_there():
+    assert {
+        "run.dir",
+        "run.seed",
+        "train.max_steps",
+        "train.batch_tokens",
+        "train.dtype",
+        "train.compile",
+    } < set(keys())
+    assert "init_from" in keys() and "run" not in keys()
+
+
+# --- the ready ones ------------------------------------------------------------------------------------------
+
+
+def test_all_ready_configurations_are_known():
+    assert sorted(path.stem for path in CONFIGS.glob("*.yaml")) == READY
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_ready_configuration_loads_from_anywhere_and_is_commented(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config, text = load_config(name), (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8")
+    assert config == load_config(CONFIGS / f"{name}.yaml")
+    assert text.startswith("# ") and f"python -m nanogpt train {name}" in text
+    assert config.run.dir == f"runs/{name}", "two runs must not share a folder by default"
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_the_published_schedules():
+    """karpathy/build-nanogpt, train_gpt2.py at 6104ab1, and karpathy/llm.c, scripts/run_gpt2_124M.sh at f1e2ace."""
+    lecture, llmc = load_config("gpt2-124M"), load_config("gpt2-124M-llmc")
+    for c in (lecture, llmc):
+        assert (c.optim.lr, c.optim.betas, c.optim.weight_decay, c.optim.clip) == (
+            6e-4,
+            (0.9, 0.95),
+            0.1,
+            1.0,
+        )
+        assert (c.optim.schedule, c.train.batch_tokens, c.model.block_size) == ("cosine", 2**19, 1024)
+        assert (c.model.n_layer, c.model.n_head, c.model.n_embd, c.model.padded_vocab_size) == (
+            12,
+            12,
+            768,
+            50304,
+        )
+    assert (lecture.optim.warmup, lecture.optim.minimum, lecture.train.max_steps) == (715, 0.1, 19073)
+    assert (llmc.optim.warmup, llmc.optim.minimum, llmc.train.max_steps) == (700, 0.0, 18865)
+    assert (lecture.train.dtype, llmc.train.dtype) == ("bf16", "bf16-masters")
+    tune = load_config("finetune")
+    assert (tune.train.max_steps, tune.train.batch_tokens, tune.optim.lr) == (74, 4 * 1024, 3e-4)
+
+
+# --- one dial ------------------------------------------------------------------------------------------------
+
+
+def test_depth_twelve_is_gpt2_small_and_others_follow_its_width(told):
+    small = told("", *from_depth(12, 524_288))
+    assert (small.model, small.optim) == (Config().model, Config().optim)
+    for depth in (1, 4, 20, 48):
+        c = told("", *from_depth(depth, 524_288))
+        assert c.model.n_layer == depth and c.model.n_embd == 64 * depth == 64 * c.model.n_head
+        assert c.optim.lr == pytest.approx(6e-4 * 768 / c.model.n_embd, rel=1e-5)
+        parameters = 12 * depth * c.model.n_embd**2
+        tokens = c.train.max_steps * c.train.batch_tokens
+        assert 20 * parameters <= tokens < 20 * parameters + c.train.batch_tokens, "20 tokens a parameter"
+    assert told("", *from_depth(4, 512), "optim.lr=1e-3").optim.lr == 1e-3  # what the user says comes last
+    with pytest.raises(ValueError, match="--depth 0 is the number of layers, at least 1"):
+        from_depth(0, 512)
+
+
+def test_the_module_needs_no_torch_for_help():
+    code = (
+        "import nanogpt.config, sys; assert not {'torch', 'numpy'} & set(sys.modules), 'torch was imported'"
+    )
+    root = str(Path(module.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": root}
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,201 @@
+"""Chapter 17: the runner of all commands. The law: however a command ends, one line says so, and the exit code agrees."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from nanogpt import cli
+
+FAKE = '''
+"""A command that ends as it is told."""
+import argparse, sys, time
+
+def parser():
+    parser = argparse.ArgumentParser(description="Ends as it is told.")
+    parser.add_argument("how", choices=["well", "value", "file", "memory", "cuda", "nan", "slow", "kept", "lines"])
+    parser.add_argument("--n", type=int, default=1)
+    return parser
+
+def run(args):
+    if args.how == "well":
+        print("n =", args.n)
+    if args.how == "value":
+        raise ValueError("n=0 must be positive\\nin two lines")
+    if args.how == "file":
+        open("/no/such/file")
+    if args.how == "memory":
+        raise MemoryError
+    if args.how == "cuda":
+        raise RuntimeError("no CUDA")
+    if args.how == "nan":
+        raise FloatingPointError("the loss is nan")
+    if args.how == "kept":
+        raise KeyboardInterrupt("step 400 is whole")
+    if args.how == "slow":
+        print("here", flush=True)
+        time.sleep(60)
+    while args.how == "lines":
+        print("line", flush=args.n == 1)
+'''
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """A folder whose module `fake_command` is the command `fake`."""
+    (tmp_path / "fake_command.py").write_text(FAKE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(cli.COMMANDS, "fake", ("fake_command", "a command for tests"))
+    yield tmp_path
+    sys.modules.pop("fake_command", None)
+
+
+@pytest.mark.parametrize(
+    "argv, code, line",
+    [
+        (["value"], 2, "fake: n=0 must be positive in two lines"),
+        (["file"], 2, "fake: /no/such/file: No such file or directory"),
+        (["memory"], 2, "fake: out of memory"),
+        (["cuda"], 2, "fake: no CUDA"),
+        (["nan"], 2, "fake: the loss is nan"),
+        (["kept"], 130, "fake: stopped; step 400 is whole"),
+        (
+            ["well", "--n", "x"],
+            2,
+            "fake: argument --n: invalid int value: 'x' (python -m nanogpt fake --help)",
+        ),
+        (["well", "--m"], 2, "fake: unrecognized arguments: --m (python -m nanogpt fake --help)"),
+    ],
+)
+def test_a_failure_is_one_line_and_its_exit_code(fake, capsys, argv, code, line):
+    assert cli.main(["fake", *argv]) == code
+    assert capsys.readouterr().err.strip() == line
+
+
+def test_success_is_exit_code_0_and_run_command_is_the_same(fake, capsys):
+    assert cli.main(["fake", "well", "--n", "3"]) == cli.run_command("fake", ["well", "--n", "3"]) == 0
+    assert capsys.readouterr().out == "n = 3\nn = 3\n"
+
+
+def test_a_command_helps_under_its_name(fake, capsys):
+    assert cli.main(["fake", "--help"]) == 0
+    assert "usage: python -m nanogpt fake" in capsys.readouterr().out
+
+
+def test_a_programming_error_keeps_its_traceback(fake, monkeypatch):
+    monkeypatch.setattr("fake_command.run", lambda args: {}["a"], raising=False)
+    with pytest.raises(KeyError):
+        cli.main(["fake", "well"])
+
+
+@pytest.mark.parametrize(
+    "source, line",
+    [
+        ("import no_such_library.part", "fake: needs no_such_library: pip install no_such_library"),
+        ("raise ModuleNotFoundError('from_hf needs transformers')", "fake: from_hf needs transformers"),
+        ("import nanogpt.nowhere", "fake: nanogpt/nowhere.py is missing; copy it here again"),
+        # A student who deletes a module is told which chapter makes it.
+        (
+            "raise ModuleNotFoundError(name='nanogpt.model')",
+            "fake: nanogpt/model.py is missing; `course restore 05` brings it back",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_with_its_remedy(fake, capsys, monkeypatch, source, line):
+    monkeypatch.setattr(cli, "__file__", str(Path(__file__).parents[2] / "nanogpt" / "cli.py"))
+    (fake / "fake_command.py").write_text(source)
+    assert cli.main(["fake", "well"]) == 2
+    assert capsys.readouterr().err.strip() == line
+
+
+@pytest.mark.parametrize("typed, near", [("smaple", "sample"), ("Ladder", "ladder"), ("xyz", "--help")])
+def test_an_unknown_command_suggests_a_near_one(capsys, typed, near):
+    assert cli.main([typed]) == 2
+    err = capsys.readouterr().err
+    assert err == f"nanogpt: no command {typed!r}; try python -m nanogpt {near}\n"
+
+
+def written() -> dict:
+    """The commands whose module is there: all, in a complete package."""
+    return {name: said for name, said in cli.COMMANDS.items() if cli.is_there(said[0])}
+
+
+def test_a_command_whose_chapter_is_still_to_come_is_not_there():
+    assert not cli.is_there("nanogpt.nowhere") and not cli.is_there("nanogpt.no.room")
+    assert {"prepare", "sample", "ladder", "plot"} <= written().keys()
+
+
+def test_every_command_that_is_there_has_a_parser_and_a_run():
+    for name, (module, what) in written().items():
+        path = cli.Path(cli.__file__).parents[1] / f"{module.replace('.', '/')}.py"
+        text = path.read_text(encoding="utf-8")
+        assert "\ndef parser(" in text and "\ndef run(" in text and "\ndef main(" not in text, name
+        assert "(chapter " in what, name
+
+
+# --- as processes of their own: nothing here may be faked by pytest's streams ---------------------------------
+
+
+def command(*argv, folder=None, **options):
+    """`python -m nanogpt *argv` as a process, with the command `fake` where a folder holds it."""
+    start = ["-m", "nanogpt"]
+    if folder:
+        lines = ["import sys", f"sys.path.insert(0, {str(folder)!r})", "from nanogpt import cli"]
+        lines += ["cli.COMMANDS['fake'] = ('fake_command', '')", "sys.exit(cli.main())"]
+        start = ["-c", "\n".join(lines)]
+    return subprocess.Popen([sys.executable, *start, *argv], stdout=-1, stderr=-1, text=True, **options)
+
+
+def test_help_teaches_without_torch():
+    code = """
+        import runpy, sys
+        sys.argv = ["nanogpt", "--help"]
+        try:
+            runpy.run_module("nanogpt", run_name="__main__")
+        except SystemExit as end:
+            assert end.code == 0, end.code
+        assert not {"torch", "numpy", "regex"} & set(sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all((f"\n  {name} " in done.stdout) == (name in written()) for name in cli.COMMANDS)
+    assert all(word in done.stdout for word in ("COMMAND --help", "Ctrl-C", "chapter 08"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of this kind are POSIX")
+def test_ctrl_c_is_one_line_and_130(fake):
+    # A shell's background jobs ignore Ctrl-C, and their children would inherit that.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with command("fake", "slow", folder=fake, preexec_fn=heed) as process:
+        assert process.stdout.readline() == "here\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and err.strip() == "fake: stopped; no file was written"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a closed pipe is another error there")
+@pytest.mark.parametrize("flush", ["0", "1"])
+def test_a_reader_that_has_enough_is_no_error(fake, flush):
+    with command("fake", "lines", "--n", flush, folder=fake) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        err = process.stderr.read()
+        process.wait(timeout=60)
+    assert process.returncode == 0 and err == ""
+
+
+def test_a_pipe_that_breaks_elsewhere_is_an_error(fake, capsys, monkeypatch):
+    def run(args):
+        raise BrokenPipeError("the worker has gone")
+
+    monkeypatch.syspath_prepend(fake)
+    import fake_command
+
+    monkeypatch.setattr(fake_command, "run", run)
+    assert cli.main(["fake", "well"]) == 2
+    assert capsys.readouterr().err == "fake: the worker has gone\n"

@@ -1,0 +1,486 @@
+"""Many processes are one: the same losses, gradients and tokens; and an end, with a name, when one is lost.
+
+The ranks are real processes, which talk by gloo over this machine's loopback.
+"""
+
+import os
+import subprocess
+import sys
+import time
+import types
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import ROOT
+from ranks import in_ranks
+from small_run import write_text
+
+import nanogpt
+from course import data_parallel as instruments
+from course.package.checkpoint import python
+from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.distributed import (
+    Ranks,
+    average_gradients,
+    code_hash,
+    first_reason,
+    gathered,
+    my_rows,
+    refuse_differences,
+    replicate,
+    ring_all_reduce,
+    same_life,
+    torchrun_ranks,
+    who_is_missing,
+)
+from nanogpt.labs.corpora.prepare import prepare
+from nanogpt.labs.drills import ddp as drill
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import make_optimizer
+from nanogpt.shards import open_shards
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import train_step
+from nanogpt.weights import load_model, save_model
+
+GLOO = pytest.mark.skipif(
+    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
+)
+pytestmark = GLOO
+V, T, ROWS = 96, 16, 8
+BOUND = 2e-6  # float32: gradients by their length, losses in nats over STEPS steps; measured 2e-7 and 5e-7
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> list:
+    """Documents of 8 to 30 words, and the folder's eot."""
+    folder = tmp_path_factory.mktemp("shards")
+    text = write_text(folder / "text.txt")
+    BPETokenizer.train(text.read_text(), 280).save(folder / "tokenizer.json")
+    prepare(text, folder / "data", folder / "tokenizer.json", 0.1, 0.0, True)
+    return open_shards(folder / "data", "train")
+
+
+def fresh(dropout=0.0) -> GPT:
+    shape = GPTConfig(block_size=T, vocab_size=V, n_layer=2, n_head=2, n_embd=16, dropout=dropout)
+    return GPT(shape, torch.Generator().manual_seed(0))
+
+
+def batches(seed: int = 0, uneven: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """A global batch of ROWS rows. uneven: later rows have fewer targets, and the last none."""
+    ids = torch.randint(V, (ROWS, T + 1), generator=torch.Generator().manual_seed(seed))
+    x, y = ids[:, :-1].contiguous(), ids[:, 1:].clone()
+    if uneven:
+        for row in range(ROWS):
+            y[row, T - 2 * row - 2 if row < ROWS - 1 else 0 :] = -100
+    return x, y
+
+
+def curve(ranks: Ranks, micro: int = 1, uneven: bool = False, precision="float32", clip=1.0) -> dict:
+    """Losses of a few steps, the first gradient, and the last weights; each rank takes `micro` micro-batches."""
+    model, losses = fresh(), []
+    replica, optimizer = replicate(model, ranks), make_optimizer(model, 1e-2)
+    for step in range(STEPS):
+        x, y = (part.chunk(ranks.size)[ranks.rank] for part in batches(step, uneven))
+        parts = list(zip(x.chunk(micro), y.chunk(micro)))
+        losses.append(train_step(replica, optimizer, parts, precision, clip, mean=ranks.mean).item())
+        if step == 0:
+            gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return {"losses": losses, "gradient": gradient.numpy(), "weights": weights.numpy()}
+
+
+def assert_same(a: dict, b: dict, bound: float = BOUND) -> None:
+    gradient, other = torch.from_numpy(a["gradient"]), torch.from_numpy(b["gradient"])
+    apart = ((gradient - other).norm() / other.norm()).item()
+    worst = max(abs(x - y) for x, y in zip(a["losses"], b["losses"]))
+    print(f"gradient {apart:.1e}, losses {worst:.1e}")
+    assert apart < bound, f"the gradients are {apart:.1e} of their length apart"
+    assert worst < bound, f"the losses are {worst:.1e} nats apart"
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict:
+    """Of one process, by whether the rows are uneven."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found = {uneven: curve(Ranks(), uneven=uneven) for uneven in (False, True)}
+    torch.set_num_threads(threads)
+    return found
+
+
+# The law: the same step
+
+
+@pytest.mark.parametrize(
+    ("size", "uneven"),
+    [
+        (2, True),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, False), (4, False), (4, True))),
+    ],
+)
+def test_the_same_global_batch_gives_the_same_losses_and_gradients(size, uneven, alone):
+    """uneven: the ranks count different numbers of targets, one micro-batch none; a mean of means is far beyond the bound."""
+    for rank in (found := in_ranks(curve, size, 2, uneven)):
+        assert_same(rank, alone[uneven])
+        assert rank["losses"] == found[0]["losses"], "the ranks report different losses"
+        assert (rank["weights"] == found[0]["weights"]).all(), "the ranks' weights are not equal bit for bit"
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_accumulation_times_ranks_in_every_split_of_eight(size, alone):
+    for rank in in_ranks(curve, size, ROWS // size):
+        assert_same(rank, alone[False])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("micro", [1, 2])
+def test_four_ranks_by_any_number_of_micro_batches(micro, alone):
+    assert_same(in_ranks(curve, 4, micro)[0], alone[False])
+
+
+def mean_of_means(ranks: Ranks) -> float:
+    """What train_step gives where nobody counts over all ranks."""
+    x, y = (part.chunk(ranks.size)[ranks.rank] for part in batches(0, True))
+    model = fresh()
+    return ranks.mean(train_step(replicate(model, ranks), make_optimizer(model, 1e-2), [(x, y)])).item()
+
+
+def test_a_mean_of_means_is_another_loss(alone):
+    """Else the test of uneven ranks would say nothing."""
+    assert abs(in_ranks(mean_of_means, 2)[0] - alone[True]["losses"][0]) > 100 * BOUND
+
+
+def gradient_by_hand(ranks: Ranks) -> float:
+    """How far the averaged gradient of this rank's half is from the whole batch's."""
+    x, y = batches()
+    one, mine = fresh(), fresh()
+    one(x, y)[1].backward()
+    mine(*(part.chunk(ranks.size)[ranks.rank] for part in (x, y)))[1].backward()
+    average_gradients(mine, ranks)
+    return max((p.grad - q.grad).abs().max().item() for p, q in zip(mine.parameters(), one.parameters()))
+
+
+def test_by_hand_is_the_whole_batchs_gradient():
+    assert max(in_ranks(gradient_by_hand, 2)) < BOUND
+
+
+def in_drill(ranks: Ranks, folder) -> dict:
+    return instruments.same(ranks, folder, steps=2)
+
+
+@pytest.mark.slow
+def test_the_drills_three_ways(shards):
+    found = in_ranks(in_drill, 2, shards[0].parent)[0]
+    apart = {way: told["gradient"] for way, told in found.items()}
+    assert apart["DDP"] < BOUND < 0.01 < apart["mean of means"], apart
+
+
+# Accumulation
+
+
+def flags(ranks: Ranks, folder) -> dict:
+    return instruments.flag(ranks, folder, steps=3)
+
+
+@pytest.mark.slow
+def test_gradients_travel_once_a_step_and_a_late_flag_lets_the_ranks_part(shards):
+    found = in_ranks(flags, 2, shards[0].parent)[0]
+    once, forgotten, late = (found[when] for when in ("in time", "forgotten", "late"))
+    assert (
+        forgotten["messages"] == instruments.MICRO * once["messages"] and late["messages"] == once["messages"]
+    )
+    assert once["apart"] == forgotten["apart"] == 0 < 1e-4 < late["apart"], found
+
+
+# Data
+
+
+@pytest.mark.parametrize("kind", [BatchStream, DocumentStream])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_each_token_of_an_epoch_is_seen_once_on_any_number_of_ranks(kind, size, shards):
+    streams = [kind(shards, T=4, **my_rows(4, Ranks(rank, rank, size))) for rank in range(size)]
+    eot = streams[0].eot
+    seen = []
+    while streams[0].epoch == 0:
+        seen += [x for stream in streams for x in stream.next_batch()[0]]
+    if kind is BatchStream:
+        tokens = torch.cat(seen)[: streams[0].epoch_length]
+        whole = torch.cat([torch.from_numpy(shard.astype("int64")) for shard in streams[0].tokens])
+        assert torch.equal(tokens.sort().values, whole.sort().values), "a token is lost, or was seen twice"
+    else:
+        rows = [tuple(row.tolist()) for row in seen[: streams[0].epoch_length]]
+        starts = [
+            shard[start : start + 4] for shard in streams[0].tokens for start in (shard == eot).nonzero()[0]
+        ]
+        expected = [tuple(shard.tolist()) for shard in starts if len(shard) == 4]
+        assert set(expected) <= set(rows) and len(rows) == streams[0].epoch_length, "a document is lost"
+    one = kind(shards, 4, 4)
+    order = [x for _ in range(len(seen) // 4) for x in one.next_batch()[0]]
+    assert torch.equal(torch.stack(seen), torch.stack(order)), "the order depends on the number of ranks"
+
+
+def test_rows_that_cannot_be_dealt_are_refused():
+    with pytest.raises(ValueError, match="6 rows cannot be dealt to 4 ranks; take a multiple of 4"):
+        my_rows(6, Ranks(0, 0, 4))
+
+
+# The ring
+
+
+def rings(ranks: Ranks, sizes) -> list:
+    """Per size: the largest difference from all_reduce, and what share of the bytes was sent."""
+    found = []
+    for numel in sizes:
+        x = torch.randn(numel, generator=torch.Generator().manual_seed(ranks.rank))
+        theirs = x.clone()
+        dist.all_reduce(theirs)
+        found.append((ring_all_reduce(x) - theirs).abs().max().item())
+    return [found, instruments.ring(ranks, 1200)]
+
+
+@pytest.mark.parametrize(
+    "size", [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_the_ring_is_all_reduce_and_sends_what_it_should(size):
+    for apart, counted in in_ranks(rings, size, (1, 2, 7, 1001)):
+        assert max(apart) < 1e-5, f"ring and all_reduce differ by {apart}"
+        assert counted["share"] == pytest.approx(2 * (size - 1) / size), (
+            "each rank sends 2(n-1)/n of the bytes"
+        )
+        assert counted["messages"] == 2 * (size - 1)
+
+
+# The wrapper
+
+
+def wrapped(ranks: Ranks, folder) -> tuple:
+    torch.manual_seed(ranks.rank)  # the ranks' own weights differ, until the wrapper is made
+    model = GPT(replace(fresh().config, dropout=0.1))
+    before = drill.weights_apart(model, ranks)
+    replica = replicate(model, ranks)
+    if ranks.rank == 0:
+        save_model(replica.module, folder)
+    return before > 0, drill.weights_apart(model, ranks), replica.device_ids, replica.module is model
+
+
+def test_the_module_is_inside_begins_alike_and_is_saved_without_a_prefix(tmp_path):
+    for differed, apart, device_ids, inside in in_ranks(wrapped, 2, tmp_path):
+        assert differed and apart == 0, "the ranks do not begin with rank 0's weights"
+        assert device_ids is None and inside
+    assert load_model(tmp_path).config.n_layer == 2, (
+        "save_model cannot read what it wrote of a replica's module"
+    )
+
+
+def test_one_process_is_wrapped_in_nothing():
+    model = fresh()
+    assert replicate(model, Ranks()) is model
+    assert gathered(Ranks(), 3) == [3] and first_reason(Ranks(), "so") == "so"
+    assert Ranks().mean(x := torch.ones(2)) is x
+    refuse_differences(Ranks(), code=code_hash())
+
+
+# Who am I?
+
+
+def test_without_torchrun_there_is_one(monkeypatch):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert torchrun_ranks("cpu") == Ranks(0, 0, 1, torch.device("cpu"))
+
+
+def test_half_an_environment_and_too_few_gpus_are_one_sentence(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ValueError, match="here WORLD_SIZE is missing"):
+        torchrun_ranks("cpu")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(
+        ValueError, match="local rank 1 has no GPU, since there are 1: lower --nproc-per-node"
+    ):
+        torchrun_ranks("cuda")
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert torchrun_ranks("cuda").device == chosen[0] == torch.device("cuda", 1)
+
+
+def speak(ranks: Ranks, folder) -> None:
+    with open(folder / f"{ranks.rank}.txt", "w") as file:
+        sys.stdout = file
+        ranks.print("once", ranks.size)
+        sys.stdout = sys.__stdout__
+
+
+def test_one_rank_prints(tmp_path):
+    in_ranks(speak, 2, tmp_path)
+    assert [(tmp_path / f"{r}.txt").read_text() for r in range(2)] == ["once 2\n", ""]
+
+
+# Faults
+
+
+def lost(ranks: Ranks, how: str):
+    if ranks.rank == 1 and how == "hangs":
+        time.sleep(600)
+    if ranks.rank == 1 and how == "raises":
+        raise ValueError("broken on purpose")
+    if ranks.rank == 1 and how == "dies":
+        os._exit(1)
+    if ranks.rank == 1 and how == "leaves":
+        return None
+    if ranks.rank == 1 and how == "disagrees":
+        ranks.mean(torch.ones(1))  # one collective less than the others, and then it waits for nobody
+        return None
+    ranks.mean(torch.ones(1))
+    ranks.mean(torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        pytest.param("hangs", "rank 1 does not answer", marks=pytest.mark.slow),
+        ("raises", "rank 1 failed with ValueError: broken on purpose"),
+        pytest.param("dies", "rank 1 does not answer", marks=pytest.mark.slow),
+        pytest.param("disagrees", "rank 1 has ended", marks=pytest.mark.slow),
+        pytest.param("leaves", "rank 1 has ended", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_is_lost_is_named_by_all_others_within_the_time_limit(how, said):
+    began = time.monotonic()
+    results = in_ranks(lost, 3, how, seconds=2.0, never=(1,) if how == "hangs" else ())
+    for rank in (0, 2):
+        assert isinstance(results[rank], TimeoutError), f"rank {rank}: {results[rank]}"
+        assert str(results[rank]).endswith(f"has lost others: {said}"), str(results[rank])
+    if how == "raises":
+        assert str(results[1]) == "broken on purpose", "the rank's own error is lost"
+    assert time.monotonic() - began < 60
+
+
+def differs(ranks: Ranks, name: str) -> None:
+    facts = dict.fromkeys(("config", "data", "code"), "abc")
+    refuse_differences(ranks, **facts | ({name: "xyz"} if ranks.rank == 2 else {}))
+
+
+@pytest.mark.parametrize("name", ["config", pytest.param("data", marks=pytest.mark.slow)])
+def test_a_rank_with_another_configuration_is_refused_by_all(name):
+    for result in in_ranks(differs, 3, name):
+        assert str(result) == f"rank 2 has another {name} than rank 0: xyz, and not abc", result
+
+
+def test_the_hash_is_of_the_code_that_runs(tmp_path, monkeypatch):
+    before = code_hash()
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.py").write_text("1")
+    monkeypatch.setattr("nanogpt.__file__", str(tmp_path / "a.py"))
+    first = code_hash()
+    (tmp_path / "b.py").write_text("2")
+    assert len({before, first, code_hash()}) == 3
+
+
+def reasons(ranks: Ranks) -> tuple:
+    return first_reason(ranks, None), first_reason(ranks, "SIGTERM" if ranks.rank == 1 else None)
+
+
+def test_all_ranks_agree_to_stop():
+    assert in_ranks(reasons, 2) == [(None, "SIGTERM")] * 2
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
+    def torchrun(*words):
+        head = "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nanogpt"
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHON_EXEC": python(),
+        }
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([python(), "-m", *head, *words], env=environment, **pipes)
+
+    good = torchrun("drill", "hello")
+    bad = torchrun("drill", "hang", "--seconds", "1")
+    out, err = good.communicate(timeout=120)
+    assert good.returncode == 0 and "rank 1 of 2, local rank 1, on cpu" in out, err
+    out, err = bad.communicate(timeout=120)
+    line = "drill: rank 0, which waits 1 s at most, has lost others: rank 1 does not answer"
+    assert bad.returncode == 1 and line in err, err
+
+
+ENDS = """
+import atexit
+from pathlib import Path
+def threads(): return sorted(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm"))
+atexit.register(lambda: print("at the end", threads()))  # what is registered first runs last
+from nanogpt.distributed import gathered, process_group, torchrun_ranks
+with process_group(ranks := torchrun_ranks("cpu")):
+    gathered(ranks, "here")
+    print("within", threads())
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="Linux alone names threads in /proc")
+def test_gloos_threads_have_ended_before_python_does():
+    """One that frees a tensor while Python shuts down aborts the process: now and then, on a busy machine."""
+    package = Path(nanogpt.__file__).parents[1]
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = []
+    for rank in ("0", "1"):
+        environment = os.environ | {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": "2",
+            "PYTHONPATH": str(package),
+        }
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+        environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # the store is this test's
+        words = [sys.executable, "-c", ENDS]
+        ranks.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True))
+    for process in ranks:
+        within, at_the_end = process.communicate(timeout=120)[0].splitlines()
+        assert "gloo" in within, "the test does not see gloo's threads"
+        assert "gloo" not in at_the_end, at_the_end
+
+
+def test_who_is_started_again_meets_the_living_in_a_store_that_remembers_the_dead():
+    store, before = dist.HashStore(), set()
+    with ThreadPoolExecutor(3) as ranks:
+        for lives in (1, 2, 3):  # the last rank comes late: what it has said in its last life is there
+            told = [ranks.submit(same_life, Ranks(r, r, 3), store) for r in (0, 1)]
+            time.sleep(0.2)
+            assert not told[0].done(), f"life {lives} began without its last rank"
+            told.append(ranks.submit(same_life, Ranks(2, 2, 3), store))
+            names = {each.result(30) for each in told}
+            assert len(names) == 1, "the ranks are in different lives"
+            assert names != before, "a life has the name of the last one"
+            before = names
+
+
+def test_a_store_behind_a_cut_cable_does_not_keep_a_rank_waiting():
+    class Silent:
+        def check(self, keys):
+            time.sleep(60)
+
+    began, other = time.monotonic(), Ranks(rank=1, size=2)
+    assert "the host of rank 0 is gone or cut off" in who_is_missing(other, Silent(), 0.3)
+    assert time.monotonic() - began < 5, "it waits for an answer"
+
+
+def test_a_drill_is_found_by_its_name_or_its_modules(monkeypatch):
+    module = types.ModuleType("nanogpt.later")
+    module.DRILLS = {"swim": lambda ranks, data: {}}
+    monkeypatch.setitem(sys.modules, "nanogpt.later", module)
+    assert drill.find_drill("hello") is drill.hello
+    assert drill.find_drill("later:swim") is module.DRILLS["swim"]
+    for name, told in {"dance": "chapter 20 has hello, hang", "later:dance": "later has swim"}.items():
+        with pytest.raises(ValueError, match=f"there is no drill {name}; {told}"):
+            drill.find_drill(name)

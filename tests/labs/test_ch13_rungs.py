@@ -1,0 +1,85 @@
+"""Chapter 13: the rungs' names, the ids they train on, and which of them a device cannot do."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nanogpt.labs.ladder import rungs
+from nanogpt.labs.ladder.rungs import RUNGS, obstacles, rungs_up_to, take_along, zipf_batches
+from nanogpt.roofline import Roofline
+
+CPU = torch.device("cpu")
+FLOPS = {"float32": 1e11, "tf32": 2e11, "bfloat16": 4e11, "float16": 4e11}
+ROOF = Roofline("cpu", FLOPS, 2e10)
+
+
+def test_rungs_stand_on_each_other():
+    names = list(RUNGS)
+    for i, name in enumerate(names):
+        assert rungs_up_to(name) == set(names[: i + 1])
+        assert rungs_up_to(name, ["bf16"]) == set(names[: i + 1]) - {"bf16"}
+    assert take_along({"flash": "x"}) == {"flash": "x"}
+    for lost in ("bf16", "compile"):
+        assert take_along({lost: "x"})["bf16 weights"] == f"it builds on {lost}"
+    assert take_along({"bf16": "x", "bf16 weights": "asked"})["bf16 weights"] == "asked"
+
+
+def test_batches_are_the_same_for_a_seed_and_in_range():
+    (x, y), (a, b) = next(zipf_batches(50257, 8, 512, seed=3)), next(zipf_batches(50257, 8, 512, seed=3))
+    assert torch.equal(x, a) and torch.equal(y, b) and torch.equal(x[:, 1:], y[:, :-1])
+    assert x.min() >= 0 and x.max() < 50257
+    counts = torch.bincount(x.flatten(), minlength=4)
+    assert counts[0] > counts[1] > counts[3] > 0  # Zipf
+    assert not torch.equal(x, next(zipf_batches(50257, 8, 512, seed=4))[0])
+
+
+# What a device cannot do
+
+
+def cuda(monkeypatch, capability, triton=True, compiler=True):
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(rungs.importlib.util, "find_spec", lambda name: triton or None)
+    monkeypatch.setattr(rungs.shutil, "which", lambda name: name if compiler else None)
+    monkeypatch.delenv("CC", raising=False)
+    return torch.device("cuda")
+
+
+def left_out(device, roof, **options) -> set[str]:
+    """The rungs of this chapter that are left out; chapter 23b adds one, and tests it there."""
+    return set(obstacles(device, roof, **options)) - {"chunked loss"}
+
+
+def test_a_cpu_says_what_it_lacks(monkeypatch):
+    assert (
+        {"TF32", "fp16"} <= left_out(CPU, ROOF) <= {"kept memory", "TF32", "fp16", "compile", "bf16 weights"}
+    )
+    emulated = replace(ROOF, flops={"float32": 2e11, "bfloat16": 0.5e11})
+    reasons = obstacles(CPU, emulated)
+    assert "emulated" in reasons["bf16"] and "0.25×" in reasons["bf16"] and "bf16" in reasons["bf16 weights"]
+    monkeypatch.setattr(rungs.platform, "libc_ver", lambda: ("", ""))
+    assert "glibc" in obstacles(CPU, ROOF)["kept memory"]
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    reasons = obstacles(CPU, ROOF)
+    assert "C++ compiler" in reasons["compile"] and reasons["bf16 weights"] == "it builds on compile"
+    assert {"kept memory", "TF32", "fp16", "compile"} <= set(obstacles(torch.device("mps"), ROOF))
+
+
+def test_a_t4_climbs_with_fp16(monkeypatch):
+    t4 = cuda(monkeypatch, (7, 5))
+    assert left_out(t4, replace(ROOF, flops={"float32": 8e12, "float16": 65e12})) == {
+        "kept memory", "TF32", "bf16", "bf16 weights",
+    }  # fmt: skip
+
+
+def test_an_h100_needs_no_scaler(monkeypatch):
+    h100 = cuda(monkeypatch, (9, 0))
+    assert left_out(h100, ROOF) == {"kept memory", "fp16"}
+    assert left_out(h100, ROOF, skip=["bf16"]) == {"kept memory", "bf16", "bf16 weights"}
+
+
+@pytest.mark.parametrize("lacks, word", [({"triton": False}, "Windows"), ({"compiler": False}, "C compiler")])
+def test_compile_on_a_gpu_needs_triton_and_a_c_compiler(monkeypatch, lacks, word):
+    reasons = obstacles(cuda(monkeypatch, (9, 0), **lacks), ROOF)
+    assert word in reasons["compile"] and "compile" in reasons["bf16 weights"]

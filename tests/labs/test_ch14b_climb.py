@@ -1,0 +1,221 @@
+"""Chapter 14b: a climb is forecast, climbed in turns, judged, and told; it cannot print the impossible as a result."""
+
+import itertools
+import math
+from functools import partial
+
+import ladder_steps
+import pytest
+import torch
+
+from nanogpt.labs.ladder import climb as climb_module
+from nanogpt.labs.ladder.climb import first_steps, gain_over, in_turns, judge, moved, reached_roofline, row
+from nanogpt.labs.ladder.ladder import MODELS, staircase, together
+from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
+from nanogpt.model import GPTConfig
+from nanogpt.roofline import Fractions, Roofline, measure_roofline
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    return partial(ladder_steps.measured, monkeypatch)
+
+
+# The forecast
+
+
+def test_products_are_measured_at_the_sizes_of_the_last_rung_that_reads_their_format(monkeypatch):
+    """From "nice numbers" on the head is a multiple of 128 columns wide; float32 and TF32 have no such rung on this GPU."""
+    seen = {}
+
+    def fractions(config, B, T, roof, device, dtype, repeats):
+        seen[dtype] = config.vocab_rows
+        return Fractions(1.0, 1.0)
+
+    monkeypatch.setattr(climb_module, "measure_fractions", fractions)
+    roof = Roofline("cuda", {"float32": 1.0, "tf32": 2.0, "bfloat16": 4.0}, 1.0)
+    reached_roofline(
+        GPTConfig(), 16, 1024, roof, torch.device("cuda"), {"kept memory", "fp16", "chunked loss"}
+    )
+    assert seen == {"float32": 50257, "tf32": 50257, "bfloat16": 50304}
+    reached_roofline(GPTConfig(), 16, 1024, roof, CPU, {"TF32", "fp16", "nice numbers", "bf16 weights"})
+    assert seen["bfloat16"] == 50257, "without padding the head is as it is"
+
+
+# In turns
+
+
+def test_calls_take_turns_and_nobody_is_always_first():
+    order = []
+    calls = [lambda name=name: order.append(name) or len(order) for name in "ab"]
+    assert in_turns(calls, 3) == [[1, 4, 5], [2, 3, 6]]
+    assert "".join(order) == "abbaab"
+
+
+def test_every_rung_takes_turns_with_the_one_below_and_ten_at_least(measured):
+    rungs, skipped, _, calls = measured()
+    names = [rung["name"] for rung in rungs]
+    assert {*names} | {*skipped} == set(RUNGS)
+    assert calls[:11] == ["float32"] * 11
+    for below, name in itertools.pairwise(names):
+        first = calls.index(name) + 1  # after the step that says how long one takes
+        assert sorted(calls[first : first + 20]) == sorted([below, name] * 10)
+    assert all(rung["steps"] == 10 for rung in rungs)
+
+
+def test_a_slow_phase_hits_both_and_leaves_the_gain(measured):
+    def drifting(name, B, n):
+        return {"seconds": (1.0 + 0.05 * n) / (2 if name == "flash" else 1)}
+
+    rungs, *_ = measured(drifting)
+    gains = {rung["name"]: rung["gain"] for rung in rungs[1:]}
+    assert gains["flash"]["ratio"] == pytest.approx(2, rel=0.1) and gains["flash"]["sure"]
+    assert gains["nice numbers"]["ratio"] == pytest.approx(0.5, rel=0.1)
+
+
+def test_no_gain_where_there_is_none(measured):
+    def noise(name, B, n):
+        return {"seconds": 1.0 + 0.5 * ((7 * n * n + 3 * n) % 11) / 11}
+
+    rungs, _, said, _ = measured(noise)
+    assert said.count("no difference was measured") >= len(rungs) - 2
+    assert together(rungs) == pytest.approx(math.prod(r["gain"]["ratio"] for r in rungs[1:]))
+
+
+def test_gains_are_paired():
+    before, after = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0], [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
+    assert gain_over(before, after) == {"ratio": 2.0, "low": 2.0, "high": 2.0, "sure": True}
+
+
+# What cannot be is not a result
+
+
+TOLD = {
+    "name": "bf16",
+    "loss": 9.5,
+    "grad_norm": 1.7,
+    "predicted_ms": 40.0,
+    "limit_ms": 30.0,
+    "peak_mib": 900,
+}
+
+
+def judged(times, **change):
+    return judge(TOLD | change, times, TOLD, MODELS["124M"], (4, 64), 4e11)
+
+
+def test_a_rung_is_judged_by_its_times():
+    rung = judged([2.0, 2.1, 2.2, 2.3, 2.4])
+    assert (rung["q1_ms"], rung["ms"], rung["q3_ms"]) == pytest.approx((2100, 2200, 2300))
+    assert rung["tokens_per_s"] == pytest.approx(4 * 64 / 2.2) and rung["steps"] == 5
+    assert rung["mfu"] == pytest.approx(4 * 64 * 6 * 124.4e6 / 2.2 / 4e11, rel=0.02)
+    assert rung["agrees"] and not rung["flags"]
+
+
+@pytest.mark.parametrize(
+    "times, change, word",
+    [
+        ([0.4] * 5, {}, "MFU 120%"),
+        ([2.0] * 5, {"limit_ms": 2100.0}, "faster than its limit"),
+        ([1.0, 1.0, 2.0, 3.0, 3.0], {}, "unsteady"),
+    ],
+)
+def test_the_impossible_is_flagged(times, change, word):
+    rung = judged(times, **change)
+    (flag,) = rung["flags"]
+    assert word in flag and f"! {flag}" in row(rung, rung)
+
+
+def test_a_machine_that_changed_is_told_with_its_rung(measured):
+    rungs, _, said, _ = measured(limits=lambda n: 42.3 / 57.8 if n > 40 else 1.0)
+    marked = [rung["name"] for rung in rungs if rung["flags"]]
+    assert 0 < len(marked) < len(rungs) and "copy: 0.73× the rate before the climb" in said
+    assert not any(rung["flags"] for rung in measured(limits=lambda n: 1.1 if n else 1.0)[0])
+    assert moved({"fresh pages": 1.0}, {"fresh pages": 1.3}) == [
+        "fresh pages: 1.30× the rate before the climb"
+    ]
+
+
+# Failures
+
+
+def test_a_failed_rung_takes_along_what_stands_on_it(measured):
+    def answer(name, B, n):
+        if name == "flash":
+            raise RuntimeError("a kernel is missing\nmore of it")
+        if name == "bf16":
+            raise RuntimeError("no bfloat16")
+        return {}
+
+    _, reasons, _, calls = measured(answer)
+    assert reasons["flash"] == "it failed: a kernel is missing" and "bf16" in reasons["bf16 weights"]
+    assert not {"flash", "bf16 weights"} & set(calls)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"loss": 9.2}, {"loss": math.nan}, {"grad_norm": math.nan}, {"grad_norm": 0.47}]
+)
+def test_another_loss_or_gradient_disagrees(measured, wrong):
+    rungs, _, said, _ = measured(lambda name, B, n: wrong if name == "flash" else {})
+    assert [r["name"] for r in rungs if not r["agrees"]] == ["flash"]
+    assert said.count("DISAGREES") == 1
+    drawn = staircase({"rungs": rungs, "device": "a CPU", "size": "small", "batch": 1, "seq": 64})
+    assert any("loss disagrees" in t.get_text() for t in drawn.axes[0].texts)
+
+
+def test_a_rung_that_sees_the_future_disagrees(monkeypatch):
+    skip = ["kept memory", "compile", "bf16", "TF32", "fp16"]
+    tiny = GPTConfig(block_size=64, vocab_size=512, n_layer=2, n_head=4, n_embd=64)
+    causal = first_steps("flash", tiny, 1, 64, CPU, skip)[1]
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    unmasked = lambda q, k, v, dropout_p, is_causal: kernel(q, k, v)  # noqa: E731
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", unmasked)
+    wrong = first_steps("flash", tiny, 1, 64, CPU, skip)[1]
+    assert (
+        abs(wrong["loss"] - causal["loss"]) < climb_module.TOLERANCE["loss"]
+    )  # the loss alone would not tell
+    found = [
+        judge(told | {"limit_ms": 0.0}, [1.0] * 5, causal, tiny, (1, 64), 1e12) for told in (causal, wrong)
+    ]
+    assert [rung["agrees"] for rung in found] == [True, False]
+
+
+def test_first_steps_tell_the_loss_of_the_sixth_and_the_gradient_of_the_first():
+    tiny = GPTConfig(block_size=16, vocab_size=100, n_layer=2, n_head=2, n_embd=32)
+    model, step = make_step(tiny, {"float32"}, 4, 16, CPU)
+    losses, norms = [], []
+    for _ in range(6):
+        losses.append(step().item())
+        norms.append(model.transformer.h[0].attn.c_attn.weight.grad.norm().item())
+    call, told = first_steps("float32", tiny, 4, 16, CPU, [])
+    assert told["loss"] == losses[5] != losses[4] and told["grad_norm"] == norms[0] != norms[5]
+    assert told["first_step_s"] > 0 and told["peak_mib"] > 0 and call() > 0
+
+
+def test_kept_memory_is_asked_for_on_its_rung_only(monkeypatch):
+    asked = []
+    monkeypatch.setattr(climb_module, "keep_memory", lambda: asked.append(True))
+    tiny = GPTConfig(block_size=8, vocab_size=50, n_layer=1, n_head=2, n_embd=16)
+    skip = ["compile", "TF32", "fp16", "bf16"]
+    first_steps("float32", tiny, 1, 8, CPU, skip)
+    assert not asked
+    first_steps("kept memory", tiny, 1, 8, CPU, skip)
+    assert asked
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", list(RUNGS))
+def test_every_rung_runs_on_a_gpu_with_the_first_ones_loss(name):
+    device = torch.device("cuda")
+    roof = measure_roofline(device)
+    skip = obstacles(device, roof, ["bf16"] if name == "fp16" else [])
+    if name in skip:
+        pytest.skip(skip[name])
+    call, rung = first_steps(name, MODELS["small"], 2, 128, device, skip)
+    _, first = make_step(MODELS["small"], rungs_up_to("float32"), 2, 128, device)
+    losses = [first().item() for _ in range(6)]
+    assert abs(rung["loss"] - losses[-1]) < climb_module.TOLERANCE["loss"]
+    assert rung["peak_mib"] > 0 and call() > 0

@@ -1,0 +1,286 @@
+"""Laws of reading: wherever a text is cut, its documents and their ids are the same."""
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import regex
+import tiktoken
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from texts import KINDS, TEXT, documents_of, spans_of, write_csv, write_source
+
+from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, first_cut, hash_of
+from nanogpt.shards import split_of
+from nanogpt.stories import stories
+from nanogpt.tokenizer import GPT2_PATTERN, BPETokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BPETokenizer:
+    return BPETokenizer.train((story.text for story in stories(300)), 400)
+
+
+# Cutting a long text
+
+
+@given(TEXT)
+@example("a  b")
+@example("it's\n\n  end")
+@example("x\u3000\n y")
+@settings(max_examples=120, deadline=None)
+def test_the_pattern_cuts_the_parts_as_it_cuts_the_whole(text):
+    rest, pieces = text.encode(), []
+    while cut := first_cut("text", rest):
+        pieces += regex.findall(GPT2_PATTERN, rest[:cut].decode())
+        rest = rest[cut:]
+    assert pieces + regex.findall(GPT2_PATTERN, rest.decode()) == regex.findall(GPT2_PATTERN, text)
+
+
+@given(TEXT, st.integers(1, 40), st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_a_text_read_in_chunks_and_blocks_has_the_ids_of_the_whole(
+    tmp_path_factory, tokenizer, text, chunk, block
+):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_bytes(text.encode())
+    blocks = [found for span in spans_of([path], chunk) for found in blocks_in(span, block)]
+    assert [begins for begins, _ in blocks] == [n == 0 for n in range(len(blocks))]
+    parts = [part for _, texts in blocks for part in texts]
+    assert "".join(parts) == text
+    assert [i for part in parts for i in tokenizer.encode(part)] == tokenizer.encode(text)
+
+
+@given(TEXT)
+@settings(max_examples=100, deadline=None)
+def test_the_same_holds_for_tiktoken(gpt2_vocab, text):
+    encoding, raw, at = tiktoken.get_encoding("gpt2"), text.encode(), 0
+    while at := first_cut("text", raw, at + 1):
+        ids = encoding.encode_ordinary(raw[:at].decode()) + encoding.encode_ordinary(raw[at:].decode())
+        assert ids == encoding.encode_ordinary(text)
+
+
+def test_what_python_calls_visible_is_visible_to_the_pattern():
+    """`first_cut` asks str.isspace; a character that only \\s takes for white space would break its proof."""
+    everything = "".join(map(chr, range(0x110000)))
+    assert [c for c in regex.findall(r"\s", everything) if not c.isspace()] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_and_blocks_of_any_size_hold_the_same_documents(tmp_path, kind):
+    path = write_source(tmp_path, kind.replace("paragraphs", "txt"))
+    files, paragraphs = find_files(path), kind == "paragraphs"
+    whole = documents_of(files, 10**9, 10**9, paragraphs)
+    assert len(whole) == {"txt": 1, "parquet": 600}.get(kind, 40)
+    for chunk, block in ((1, 10**6), (700, 100), (3000, 1000), (10**6, 500)):
+        found = documents_of(files, chunk, block, paragraphs)
+        assert found == whole or (kind == "txt" and "".join(found) == whole[0]), (chunk, block)
+        spans = spans_of(files, chunk, paragraphs)
+        assert sum(span.stop - span.start for span in spans) == sum(path.stat().st_size for path in files)
+        if kind != "parquet":  # cut between groups of rows
+            assert max(span.stop - span.start for span in spans) < chunk + 900
+
+
+@given(
+    st.lists(
+        st.text(st.one_of(st.sampled_from('",\r\n a1é🙂\ufeff'), st.characters(codec="utf-8")), max_size=20)
+    ),
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+)
+@example(['a "quoted"\nline\r\n', "", '"', '""\n"'], 1, 1, "\n", True)
+@settings(max_examples=60)
+def test_a_csv_file_is_read_as_it_was_written_wherever_it_is_cut(
+    tmp_path_factory, texts, chunk, block, end, bom
+):
+    path = write_csv(tmp_path_factory.mktemp("csv") / "a.csv", texts, end, bom)
+    assert documents_of([path], chunk, block) == [text for text in texts if text]
+
+
+@pytest.mark.parametrize("block", [1, 5, 1 << 20])
+@pytest.mark.parametrize(
+    ("text", "documents"),
+    [
+        ("first\n\nsecond\n", ["first\n\n", "second\n"]),  # the last line break is no document
+        ("first\n\nsecond\r\n", ["first\n\n", "second\r\n"]),
+        ("one", ["one"]),
+        ("\n\none\n\n\n", ["\n\none\n\n\n"]),
+        ("a\r\n\r\nb\n \nc", ["a\r\n\r\n", "b\n \nc"]),
+    ],
+)
+def test_where_paragraphs_end(tmp_path, text, documents, block):
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    assert documents_of([tmp_path / "a.txt"], 10**6, block, paragraphs=True) == documents
+
+
+def test_many_small_files_share_a_chunk(tmp_path):
+    files = [tmp_path / f"{i:03}.txt" for i in range(100)]
+    for path in files:
+        path.write_text("ten bytes!")
+    sizes = [len(spans) for spans in cut_files(files, 95)]
+    assert sizes == [10] * 10
+
+
+def test_the_quotes_of_a_csv_file_are_counted_across_megabytes(tmp_path):
+    texts = ['"' * (i % 5) + "line\n" * 60_000 for i in range(9)]
+    path = write_csv(tmp_path / "a.csv", texts)
+    assert documents_of([path], 700_000, 400_000) == texts
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    """Left out without a word, its documents would be missing from the training, and nobody would know."""
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refusing(path):
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(PermissionError, match="closed"):
+        find_files(tmp_path)
+
+
+def test_a_folder_is_read_as_a_reader_expects(tmp_path, monkeypatch):
+    for name in ("a.TXT", "b.Jsonl", "x.parquet/part-0.txt", "c.md", ".hidden.txt", "._c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    for name in (".ipynb_checkpoints/a.txt", "data/built/b.txt", "data/c.txt", "built/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text")
+    found = ["a.TXT", "b.Jsonl", "built/d.txt", "data/c.txt", "x.parquet/part-0.txt"]
+    assert [path.relative_to(tmp_path).as_posix() for path in find_files(tmp_path)] == found
+    monkeypatch.chdir(tmp_path / "data")
+    assert [path.as_posix() for path in find_files(Path("."))] == ["c.txt"]
+    assert Path("../data/c.txt") in find_files(Path("..")) and Path("../data/built/b.txt") not in find_files(
+        Path("..")
+    )
+    assert [path.name for path in find_files(Path("built"))] == ["b.txt"], "asked for by name"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", None, "does not exist"),
+        ("a.txt", b"", "is empty"),
+        ("a.jsonl", b'{"text": ' + b"[" * 100_000 + b"}\n", "line 1: not"),
+        ("a.JSONL", b'{"text": "x"}\n{"text": "y"\n', "a.JSONL, line 2: not a JSON object"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": "y"\n', "a.jsonl, line 2: not a JSON object with a string"),
+        ("a.jsonl", b'{"text": "x"}\n' * 400 + b'["y"]\n' + b'{"text": "x"}\n' * 9, "a.jsonl, line 401: not"),
+        ("a.jsonl", b'{"text": 1}\n', "line 1: not"),
+        ("a.jsonl", b'\n\n{"title": "x"}\n', "line 3: not"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', "line 1: not"),
+        ("a.jsonl", b'{"text": "\xff"}\n', "line 1: not"),
+        ("a.txt", b"abc \xff\xfe", "byte 4 is not UTF-8"),
+        ("a.parquet", b"abc", "reading needs pyarrow and a column"),
+        ("a.csv", b"id,body\n1,x\n", "a.csv, line 1: no column 'text' among 'id', 'body'"),
+        ("a.csv", b"Text\nx\n", "line 1: no column 'text' among 'Text'; --column names the one"),
+        ("a.csv", b"text\nx\nNaN\n", "a.csv, line 3: 'NaN' is a missing value, not a text; leave it empty"),
+        (
+            "a.csv",
+            b"text\n" + b"x\n" * 400 + b'"a\nb"\nx,y\nx\n',
+            "a.csv, line 404: 2 fields under a header of 1",
+        ),
+        ("a.csv", b'id,text\n1,"open\n', "a.csv, line 2: quotes that do not close"),
+        ("a.csv", b'id,text\n1,"a"b\n', "a.csv, line 2: quotes that do not close"),
+        ("a.csv", b"text\n\xff\n", "a.csv: byte 5 is not UTF-8"),
+    ],
+)
+def test_bad_sources_are_one_clear_sentence(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert message in (said := refusal(tmp_path / name)) and name in said
+
+
+def refusal(source: Path) -> str:
+    """What is said of a source that cannot be read: one line."""
+    with pytest.raises((ValueError, OSError)) as error:
+        documents_of(find_files(source), 1 << 20, 1 << 20)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("column", ["binary", "list", "struct", "number", "none"])
+def test_a_parquet_file_without_strings_named_text_is_one_clear_sentence(tmp_path, column):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"binary": [b"x"], "list": [["x"]], "struct": [{"a": "x"}], "number": [1]}
+    table = {"text": columns[column]} if column in columns else {"body": ["x"]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    assert "a.parquet: reading needs pyarrow and a column of strings named text" in refusal(
+        tmp_path / "a.parquet"
+    )
+
+
+def test_a_line_that_is_too_long_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("nanogpt.labs.corpora.cuts.LIMIT", 5000)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x"}\n' * 3 + json.dumps({"text": "x" * 9000}) + '\n{"text": "x"}\n')
+    with pytest.raises(ValueError, match=r"a.jsonl, line 4: no place to cut in"):
+        documents_of([path], 100, 100)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_the_column_that_was_named_holds_the_documents(tmp_path, kind):
+    texts, path = ["one", "two, and three"], tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps({"text": "no", "content": t}) + "\n" for t in texts))
+    elif kind == "csv":
+        path.write_text("text,content\n" + "".join(f'no,"{t}"\n' for t in texts))
+    else:
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pa.table({"text": ["no", "no"], "content": texts}), path)
+    for column, expected in (("content", texts), ("text", ["no", "no"])):
+        spans = [span for chunk in cut_files([path], 1, column=column) for span in chunk]
+        assert [text for span in spans for _, found in blocks_in(span, 99) for text in found] == expected
+    with pytest.raises(ValueError, match="body"):
+        for span in spans:
+            list(blocks_in(replace(span, column="body"), 99))
+
+
+# Chunks
+
+
+def test_a_text_goes_to_the_split_that_the_hash_of_the_whole_file_says(tmp_path):
+    for i in range(12):
+        (tmp_path / f"{i}.txt").write_text(f"{i} " * 500 + "end")
+    files = sorted(tmp_path.iterdir())
+    said = {path: split_of(hashlib.sha256(path.read_bytes()).digest(), 0.3, 0.3) for path in files}
+    spans = [span for chunk in cut_files(files, 700, val=0.3, test=0.3) for span in chunk]
+    assert len(spans) > len(files) and all(span.split == said[span.path] for span in spans)
+    assert {spans[0].split for spans in cut_files(files[:1], 700, val=0.9, test=0.05)} == {"train"}, (
+        "alone, it is train"
+    )
+
+
+@pytest.mark.parametrize("i", [0, 1, 7])
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_the_hash_of_a_chunk_is_that_of_its_bytes_and_no_others(tmp_path, i, end):
+    path = write_source(tmp_path, "jsonl")
+    chunks = list(cut_files([path], 700))
+    before, [span] = [hash_of(spans) for spans in chunks], chunks[i]
+    raw = bytearray(path.read_bytes())
+    raw[span.start if end == "first" else span.stop - 2] ^= 1  # a brace; the last byte is a line break
+    path.write_bytes(raw)
+    after = [hash_of(spans) for spans in cut_files([path], 700)]
+    assert [n for n, (was, now) in enumerate(zip(before, after, strict=True)) if was != now] == [i]
+
+
+def test_the_hash_of_a_chunk_tells_kind_and_split(tmp_path):
+    path = write_source(tmp_path, "txt")
+    span = Span(path, "text", 0, 100, "train")
+    assert (
+        len(
+            {
+                hash_of([other])
+                for other in (span, replace(span, split="val"), replace(span, kind="paragraphs"))
+            }
+        )
+        == 3
+    )

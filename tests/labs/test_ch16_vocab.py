@@ -1,0 +1,257 @@
+"""GPT-2's vocab.json and merges.txt: written for others, read from others, the same ids."""
+
+import json
+
+import numpy as np
+import pytest
+import regex
+import tiktoken
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from texts import SPACES, TEXT
+
+from nanogpt.labs.corpora.vocab import (
+    byte_characters,
+    bytes_per_token,
+    cut_long_runs,
+    encode_texts,
+    load_tokenizer,
+    merge_lines,
+    read_vocab,
+    write_vocab,
+)
+from nanogpt.stories import stories
+from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer, merge_chunk
+
+UNICODE = st.text(
+    st.one_of(st.sampled_from(" \n\t'sltré写🙂\u3000\x00\xa0\xad"), st.characters(codec="utf-8")), max_size=60
+)
+
+
+@pytest.fixture(scope="module")
+def ours() -> BPETokenizer:
+    return BPETokenizer.train([story.text for story in stories(200)] + ["naïve 写 🙂 # # ## é"] * 30, 420)
+
+
+@pytest.fixture(scope="module")
+def folder(ours, tmp_path_factory):
+    write_vocab(ours, path := tmp_path_factory.mktemp("vocab"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def gpt2_folder(gpt2_vocab, tmp_path_factory):
+    write_vocab(BPETokenizer.gpt2(), path := tmp_path_factory.mktemp("gpt2"))
+    return path
+
+
+def theirs(folder, kind: str):
+    """transformers' tokenizer, from the two files."""
+    transformers = pytest.importorskip("transformers")
+    return getattr(transformers, kind)(str(folder / "vocab.json"), str(folder / "merges.txt"))
+
+
+def test_every_byte_has_a_character_that_can_be_seen():
+    characters = byte_characters()
+    assert len(set(characters)) == 256 and all(c.isprintable() and not c.isspace() for c in characters)
+    assert [characters[b] for b in b"A~ \n\x00\x7f\xad\xff"] == [*"A~ĠĊĀġŃÿ"]
+
+
+def test_it_is_the_table_that_transformers_has():
+    models = pytest.importorskip("tokenizers.pre_tokenizers")
+    assert set(byte_characters()) == set(models.ByteLevel.alphabet())
+
+
+@pytest.mark.slow
+def test_gpt2s_files_are_those_that_were_published(gpt2_folder):
+    """Facts of the published files: ids, the first merges, and how many there are."""
+    ids = json.loads((gpt2_folder / "vocab.json").read_text(encoding="utf-8"))
+    assert (ids["!"], ids["Ġ"], ids["Ġt"], ids["Ġthe"], ids[EOT], len(ids)) == (
+        0,
+        220,
+        256,
+        262,
+        50256,
+        50257,
+    )
+    lines = (gpt2_folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    assert lines[:6] == ["#version: 0.2", "Ġ t", "Ġ a", "h e", "i n", "r e"]
+    assert len(lines) == 50_002 and lines[-1] == "" and lines[-2] == "Ġg azed"
+
+
+@pytest.mark.slow
+def test_gpt2_comes_back(gpt2_folder):
+    assert read_vocab(gpt2_folder).fingerprint == BPETokenizer.gpt2().fingerprint
+
+
+@pytest.fixture(scope="module", params=["GPT2Tokenizer", "GPT2TokenizerFast"])
+def their_gpt2(gpt2_folder, request):
+    return theirs(gpt2_folder, request.param), read_vocab(gpt2_folder)
+
+
+@pytest.mark.slow
+@given(UNICODE)
+@example("naïve \u2028 I'll  go\n\n ")
+@settings(max_examples=60)
+def test_transformers_gives_the_same_ids_in_gpt2s_vocabulary(their_gpt2, text):
+    their, our = their_gpt2
+    assert their.encode(text) == our.encode(text, allowed_special={EOT})
+
+
+@pytest.fixture(scope="module")
+def their_own(folder):
+    return theirs(folder, "GPT2TokenizerFast")
+
+
+@pytest.mark.slow
+@given(UNICODE)
+@settings(max_examples=60)
+def test_transformers_gives_the_same_ids_in_a_vocabulary_of_ones_own(their_own, ours, text):
+    assert their_own.encode(text) == ours.encode(text)
+    assert their_own.decode(ours.encode(text), clean_up_tokenization_spaces=False) == text
+
+
+def test_what_transformers_writes_is_read(folder, ours, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    tokenizers.Tokenizer(model).model.save(str(tmp_path))
+    assert read_vocab(tmp_path).fingerprint == ours.fingerprint
+
+
+def test_a_vocabulary_comes_back(folder, ours):
+    assert read_vocab(folder).fingerprint == ours.fingerprint
+    several = BPETokenizer(ours.vocab, special=["<|endoftext|>", "<|user|>"])
+    write_vocab(several, folder / "special")
+    assert read_vocab(folder / "special").special == several.special
+
+
+def test_each_merge_makes_its_token(ours):
+    lines = merge_lines(ours.vocab)
+    assert len(lines) == len(ours.vocab) - 256
+    known = {c: b for b, c in enumerate(byte_characters())}
+    for line, token in zip(lines, ours.vocab[256:]):
+        left, right = (bytes(known[c] for c in part) for part in line.split(" "))
+        assert left + right == token
+        assert merge_chunk(token, ours.ranks) == [ours.ranks[token]]
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda ids, lines: lines.clear(), "has 0 merges, but vocab.json needs 163 in its order"),
+        (lambda ids, lines: lines.__delitem__(slice(1, None)), "has 0 merges, but vocab.json needs 163"),
+        (lambda ids, lines: lines.__delitem__(slice(90, None)), "has 89 merges, but vocab.json needs 163"),
+        (lambda ids, lines: lines.insert(1, lines.pop(5)), "has 163 merges, but vocab.json needs 163 in its order"),
+        (lambda ids, lines: ids.pop("Ġ"), "vocab.json does not give bytes, merges and last <|endoftext|>"),
+        (lambda ids, lines: ids.pop(EOT), "vocab.json does not give"),
+        (lambda ids, lines: ids.update({"写": len(ids)}), "vocab.json does not give"),
+        (lambda ids, lines: ids.update({EOT: 9999}), "vocab.json does not give"),
+        (lambda ids, lines: ids.update({EOT: 0}), "vocab.json does not give"),
+        (lambda ids, lines: ids.update({EOT: "last"}), "vocab.json does not give"),
+    ],
+)  # fmt: skip
+def test_files_that_do_not_belong_together_are_one_clear_sentence(folder, tmp_path, harm, message):
+    ids = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    harm(ids, lines)
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(ValueError) as error:
+        read_vocab(tmp_path)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '"x"', "{", '{"a": {}}'])
+def test_something_else_under_its_name_is_one_clear_sentence(folder, tmp_path, content):
+    (tmp_path / "merges.txt").write_bytes((folder / "merges.txt").read_bytes())
+    (tmp_path / "vocab.json").write_text(content)
+    with pytest.raises(ValueError, match=r"vocab.json does not give bytes"):
+        read_vocab(tmp_path)
+
+
+def test_line_ends_of_windows_and_no_version_are_no_matter(folder, tmp_path, ours):
+    (tmp_path / "vocab.json").write_bytes((folder / "vocab.json").read_bytes())
+    lines = (folder / "merges.txt").read_bytes().split(b"\n")[1:]
+    (tmp_path / "merges.txt").write_bytes(b"\r\n".join(lines))
+    assert read_vocab(tmp_path).fingerprint == ours.fingerprint
+
+
+# Ids by tiktoken
+
+
+@pytest.fixture(scope="module")
+def encoding(folder):
+    return load_tokenizer(folder)[0]
+
+
+def test_a_folder_and_a_file_give_the_same_tokenizer(folder, ours, tmp_path):
+    ours.save(tmp_path / "tokenizer.json")
+    for name in (folder, tmp_path / "tokenizer.json"):
+        encoding, loaded = load_tokenizer(name)
+        assert loaded.fingerprint == ours.fingerprint and encoding.n_vocab == ours.vocab_size
+
+
+@given(TEXT, st.text(SPACES, max_size=9))
+@example("we'll it's 'so 'LL don't''re", "\n \n")
+@settings(max_examples=100, deadline=None)
+def test_the_pattern_written_for_speed_gives_the_same_ids(encoding, ours, text, end):
+    assert encoding.encode_ordinary(text + end) == ours.encode(text + end)
+    assert regex.findall(encoding._pat_str, text + end) == regex.findall(GPT2_PATTERN, text + end)
+
+
+def test_a_megabyte_of_white_space_at_the_end_of_a_document(encoding):
+    text = "x" + " \n" * 500_000
+    assert encoding.decode(encoding.encode_ordinary(text)) == text
+
+
+@given(TEXT, st.text(SPACES, min_size=1, max_size=4), st.sampled_from(" \n\t\xa0"), TEXT)
+@example("a", " ", " ", "b")
+@example("a", "\x1c ", " ", "b")  # str.isspace calls it white space, the pattern does not
+@settings(max_examples=25, deadline=None)
+def test_a_cut_in_a_long_run_of_white_space_is_one_of_the_patterns_own(left, run, last, right):
+    text = left + run * 1000 + last + right
+    parts = cut_long_runs(text)
+    assert [chunk for part in parts for chunk in regex.findall(GPT2_PATTERN, part)] == regex.findall(
+        GPT2_PATTERN, text
+    )
+
+
+def test_where_tiktoken_can_the_ids_are_its_own(gpt2_vocab):
+    encoding, ours = load_tokenizer("gpt2")
+    text = "x" + "\n  \t" * 200_000 + " y" + " " * 5000 + "z"
+    expected = tiktoken.get_encoding("gpt2").encode(text, disallowed_special=())
+    assert encode_texts([text], True, encoding, ours.eot)[1:].tolist() == expected
+    cut = [i for part in cut_long_runs(text) for i in encoding.encode(part)]
+    assert len(cut_long_runs(text)) == 3 and cut == expected
+
+
+@given(st.lists(TEXT, min_size=1, max_size=4), st.booleans())
+@example(["a", f"b{EOT}c", ""], True)
+@example(["x" + " " * 2000 + "y", EOT], True)
+@example(["e", "n"], False)  # which the vocabulary merges
+@settings(max_examples=60)
+def test_ids_of_many_texts_are_those_of_each(encoding, ours, texts, begin):
+    """A document that spells <|endoftext|> begins no other."""
+    expected = [i for text in texts for i in [ours.eot] * begin + ours.encode(text)]
+    assert encode_texts(texts, begin, encoding, ours.eot).tolist() == expected
+
+
+# Bytes per token
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens", "said", "warned"),
+    [(380, 100, "3.80 bytes", False), (100, 100, "1.00 bytes", True), (109, 100, "1.09", True), (110, 100, "1.10", False)],
+)  # fmt: skip
+def test_few_bytes_per_token_are_warned_of(size, tokens, said, warned):
+    text = bytes_per_token(size, tokens)
+    assert text.startswith(said) and ("without its merges" in text) == warned and "\n" not in text
+
+
+def test_a_vocabulary_without_merges_has_a_byte_per_token():
+    bare, text = BPETokenizer.train("", 257), "naïve 写 🙂\n"
+    encoding = tiktoken.Encoding(
+        "bare", pat_str=GPT2_PATTERN, mergeable_ranks=bare.ranks, special_tokens=bare.special
+    )
+    ids = encode_texts([text], True, encoding, bare.eot)
+    assert ids.dtype == np.uint32 and len(ids) == 1 + len(text.encode())

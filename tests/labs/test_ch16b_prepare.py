@@ -1,0 +1,925 @@
+"""Laws of `python -m nanogpt prepare`: the ids are those of the text, whatever happens on the way."""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiktoken
+from texts import KINDS, files_in, write_csv, write_jsonl, write_source
+
+import nanogpt.labs.corpora.prepare
+from nanogpt.labs.corpora.chunks import CHUNKS, alone_in, make_chunk, merge_split, shards_in
+from nanogpt.labs.corpora.prepare import in_processes, prepare
+from nanogpt.labs.corpora.sources import cut_files, find_files
+from nanogpt.labs.corpora.vocab import load_tokenizer, write_vocab
+from nanogpt.shards import document_starts, load_manifest, open_shards, read_shard, split_of, write_shard
+from nanogpt.stories import stories
+from nanogpt.tokenizer import EOT, BPETokenizer
+
+ROOT = Path(__file__).parents[2]
+
+
+def main(argv: list[str]) -> int:
+    """The command's exit code, as from a shell. Before chapter 17d, which makes the runner, the test is skipped."""
+    cli = pytest.importorskip("nanogpt.cli")
+    return cli.run_command("prepare", [str(word) for word in argv])
+
+
+@pytest.fixture(scope="session")
+def tokenizer_path(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    BPETokenizer.train((story.text for story in stories(300)), 400).save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_path) -> BPETokenizer:
+    return BPETokenizer.load(tokenizer_path)
+
+
+def texts_in(folder: Path, tokenizer) -> dict[str, list[str]]:
+    """The documents of each split, decoded from its shards."""
+    found = {}
+    load_manifest(folder)
+    for split, held in json.loads((folder / "manifest.json").read_text())["splits"].items():
+        ids = [np.asarray(read_shard(folder / shard["file"])) for shard in held["shards"]]
+        ids = np.concatenate(ids) if ids else np.array([], int)
+        cuts = document_starts(ids, tokenizer.eot)[1:] if len(ids) else []
+        found[split] = [tokenizer.decode(d[1:]) for d in np.split(ids, cuts)] if len(ids) else []
+        assert len(found[split]) == held["documents"]
+        assert sum(len(text.encode()) for text in found[split]) == held["bytes"]
+    return found
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    """The same with what lies below, chunks among it."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [" ", "\n", "\t ", "\xa0"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_a_million_white_space_characters_between_two_visible_ones(
+    tmp_path, tokenizer, tokenizer_path, kind, run
+):
+    """tiktoken's pattern overflows its stack there; the preparation could never end."""
+    text = "once" + run * (1_100_000 // len(run)) + "upon a time" + EOT * (run == "\n")
+    source = tmp_path / f"a.{kind}"
+    write_jsonl(source, [text, "b"]) if kind == "jsonl" else source.write_bytes(text.encode())
+    if run == " ":
+        with pytest.raises(ValueError, match="stack"):
+            load_tokenizer(tokenizer_path)[0].encode(text, disallowed_special=())
+    prepare(source, tmp_path / "out", tokenizer_path, 0, 0, workers=1)
+    ids = np.concatenate([read_shard(path) for path in open_shards(tmp_path / "out", "train")]).tolist()
+    assert ids[: 1 + len(tokenizer.encode(text))] == [tokenizer.eot, *tokenizer.encode(text)]
+
+
+@pytest.mark.slow
+def test_shakespeare_in_small_blocks_has_gpt2s_ids(gpt2_vocab, tmp_path, tinyshakespeare):
+    prepare(tinyshakespeare, tmp_path, chunk=50_000, block=1000, workers=1)
+    [path] = open_shards(tmp_path, "train")
+    text = tinyshakespeare.read_text(encoding="utf-8")
+    assert read_shard(path)[1:].tolist() == tiktoken.get_encoding("gpt2").encode_ordinary(text)
+
+
+def test_shakespeare_is_338_025_tokens(gpt2_vocab, tmp_path, tinyshakespeare, capsys):
+    assert main([str(tinyshakespeare), "--tokenizer", "gpt2", "--out", str(tmp_path)]) == 0
+    assert "train 338,025 tokens + 1 <|endoftext|> in 1 shards" in capsys.readouterr().out
+    raw = np.fromfile(tmp_path / "train_000000.bin", "<i4", 3)
+    assert raw.tolist() == [20240520, 1, 338026]
+
+
+@pytest.mark.parametrize("block", [100, 1 << 20])
+def test_a_single_text_goes_to_train_whole(tmp_path, tokenizer, tokenizer_path, block):
+    text = "once upon a time " * 50 + "x"
+    assert split_of(hashlib.sha256(text.encode()).digest(), 0.98, 0) == "val"
+    (tmp_path / "a.txt").write_text(text)
+    prepare(tmp_path / "a.txt", tmp_path / "out", tokenizer_path, 0.98, 0, workers=1, block=block)
+    assert texts_in(tmp_path / "out", tokenizer) == {"train": [text], "val": [], "test": []}
+
+
+@pytest.mark.parametrize(("source", "name"), [(".", "texts"), ("..", "corpus.v1"), ("../texts/", "texts")])
+def test_shards_get_the_name_of_their_folder(tmp_path, tokenizer_path, monkeypatch, source, name):
+    (tmp_path / "corpus.v1/texts").mkdir(parents=True)
+    write_jsonl(tmp_path / "corpus.v1/texts/a.jsonl", ["one", "two"])
+    monkeypatch.chdir(tmp_path / "corpus.v1/texts")
+    assert main([source, "--tokenizer", tokenizer_path]) == 0
+    assert (tmp_path / "corpus.v1/texts/data/built" / name / "manifest.json").exists()
+    assert not list((tmp_path / "corpus.v1/texts/data/built").glob("*.*json"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_not_utf8(tmp_path, tokenizer_path, capsys):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    write_jsonl(folder / os.fsdecode(b"\xe9.jsonl"), ["one"])
+    if kind := pytest.importorskip("pyarrow.parquet"):
+        kind.write_table(pytest.importorskip("pyarrow").table({"text": ["two"]}), tmp_path / "b.parquet")
+        os.replace(tmp_path / "b.parquet", folder / os.fsdecode(b"\xe8.parquet"))
+    out = tmp_path / os.fsdecode(b"out\xe9")
+    assert main([folder, "--out", out, "--tokenizer", tokenizer_path]) == 0, capsys.readouterr().err
+    assert sum(held["documents"] for held in load_manifest(out)["splits"].values()) == 2
+    assert main([folder, "--out", out, "--tokenizer", tokenizer_path]) == 0
+
+
+def test_sources_of_every_kind_hold_the_same_documents(tmp_path, tokenizer, tokenizer_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    texts = [story.text for story in stories(150)] + ["naïve 写\n\n🙂\r\n", " ", "<|endoftext|> is text here"]
+    write_jsonl(tmp_path / "a.jsonl", texts)
+    pq.write_table(
+        pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "b.parquet", row_group_size=60
+    )
+    write_csv(tmp_path / "d.csv", texts)
+    (tmp_path / "c").mkdir()
+    for i, text in enumerate(texts):
+        (tmp_path / "c" / f"{i:04}.txt").write_bytes(text.encode())
+    results = []
+    for source in ("a.jsonl", "b.parquet", "c", "d.csv"):
+        prepare(
+            tmp_path / source,
+            tmp_path / "out" / source,
+            tokenizer_path,
+            0.1,
+            0.1,
+            workers=1,
+            chunk=9000,
+            block=4000,
+        )
+        results.append(texts_in(tmp_path / "out" / source, tokenizer))
+    assert all(result == results[0] for result in results)
+    assert sorted(t for split in results[0].values() for t in split) == sorted(texts)
+    for split, members in results[0].items():
+        assert members and {split_of(hashlib.sha256(t.encode()).digest(), 0.1, 0.1) for t in members} == {
+            split
+        }
+
+
+def test_a_folder_takes_all_kinds_and_more_text_leaves_validation_as_it_was(
+    tmp_path, tokenizer, tokenizer_path
+):
+    texts = [story.text for story in stories(300)]
+    few = write_jsonl(tmp_path / "few" / "1.jsonl", texts[:150]) if not (tmp_path / "few").mkdir() else None
+    (tmp_path / "few" / "notes.md").write_text("no text")
+    prepare(few.parent, tmp_path / "a", tokenizer_path, 0.2, 0, workers=1)
+    write_jsonl(tmp_path / "few" / "2.jsonl", texts[150:])
+    (tmp_path / "few" / "3.txt").write_text("one more", newline="\n")
+    prepare(few.parent, tmp_path / "b", tokenizer_path, 0.2, 0, workers=1)
+    a, b = texts_in(tmp_path / "a", tokenizer), texts_in(tmp_path / "b", tokenizer)
+    assert a["val"] and b["val"][: len(a["val"])] == a["val"] and len(b["val"]) > len(a["val"])
+    assert "one more" in b["train"] + b["val"]
+
+
+@pytest.mark.parametrize("block", [7, 100, 1 << 20])
+def test_paragraphs_are_documents_and_lose_nothing(tmp_path, tokenizer, tokenizer_path, block):
+    text = "one\ntwo\n\nthree\r\n\r\nfour\n\n\n\nfive  \n \n six\n\n"
+    (tmp_path / "text.txt").write_bytes(text.encode())
+    prepare(tmp_path / "text.txt", tmp_path / "out", tokenizer_path, 0, 0, True, workers=1, block=block)
+    expected = ["one\ntwo\n\n", "three\r\n\r\n", "four\n\n\n\n", "five  \n \n six\n\n"]
+    assert texts_in(tmp_path / "out", tokenizer)["train"] == expected
+
+
+def test_a_long_document_in_a_folder_goes_to_one_split_by_its_hash(tmp_path, tokenizer, tokenizer_path):
+    (tmp_path / "in").mkdir()
+    texts = {f"{i}.txt": f"{i} " * 500 + "end" for i in range(12)}
+    for name, text in texts.items():
+        (tmp_path / "in" / name).write_text(text)
+    prepare(tmp_path / "in", tmp_path / "out", tokenizer_path, 0.3, 0.3, workers=1, chunk=700, block=300)
+    found = texts_in(tmp_path / "out", tokenizer)
+    assert sorted(t for split in found.values() for t in split) == sorted(texts.values())
+    for split, members in found.items():
+        assert {split_of(hashlib.sha256(t.encode()).digest(), 0.3, 0.3) for t in members} == {split}
+
+
+def test_small_shards_are_the_large_one_in_parts(tmp_path, tokenizer_path):
+    source = write_jsonl(tmp_path / "a.jsonl", [story.text for story in stories(120)])
+    for name, size in (("one", 10**9), ("many", 2000)):
+        prepare(source, tmp_path / name, tokenizer_path, shard_tokens=size, workers=1, chunk=3000, block=2000)
+    one = read_shard(*open_shards(tmp_path / "one", "train"))
+    many = [read_shard(path) for path in open_shards(tmp_path / "many", "train")]
+    assert len(many) > 5 and all(len(shard) == 2000 for shard in many[:-1])
+    assert np.array_equal(np.concatenate(many), one)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--val", "nan"], "--val nan and --test 0.01 are fractions"),
+        (["--val", "-0.1"], "are fractions"),
+        (["--val", "0.9", "--test", "0.2"], "are fractions"),
+        (["--workers", "0"], "--workers 0: it takes at least one process"),
+        (["--shard-tokens", "0"], "--shard-tokens 0: from 1 to"),
+        (["--shard-tokens", "-5"], "--shard-tokens -5: from 1 to"),
+        (["--shard-tokens", "3000000000"], "from 1 to 2,000,000,000"),
+        (["--workers", "two"], "invalid int value: 'two'"),
+        (["--part", "0/3"], "--part 0/3: which part of how many, from 1/16 to 16/16"),
+        (["--part", "4/3"], "--part 4/3: which part"),
+        (["--part", "3"], "--part 3: which part"),
+        (["--out", "a.jsonl"], "--out a.jsonl is a file"),
+        (["--tokenizer", "README.md"], "README.md is no tokenizer that `save` wrote"),
+        (["--tokenizer", "absent.json"], "absent.json"),
+        (["--tokenizer", "."], "vocab.json"),
+    ],
+)
+def test_an_option_that_cannot_work_is_one_clear_sentence(
+    tmp_path, tokenizer_path, capsys, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "a.jsonl", ["one"])
+    (tmp_path / "README.md").write_text("# precious")
+    before = files_in(tmp_path)
+    assert main(["a.jsonl", "--tokenizer", tokenizer_path, "--out", "out", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert "delete" not in error and files_in(tmp_path) == before
+
+
+def test_offline_a_tokenizer_of_ones_own_is_named(tmp_path, capsys, monkeypatch):
+    def gpt2():
+        raise OSError("GPT-2's vocabulary is not in tiktoken's cache")
+
+    monkeypatch.setattr(BPETokenizer, "gpt2", gpt2)
+    assert main([write_jsonl(tmp_path / "a.jsonl", ["one"]), "--out", tmp_path / "out"]) == 2
+    assert "or give --tokenizer data/built/tokenizer.json" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
+def test_a_pipe_does_not_hang(tmp_path, tokenizer_path, capsys):
+    os.mkfifo(tmp_path / "a.txt")
+    assert main([tmp_path / "a.txt", "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 2
+    assert "a.txt" in capsys.readouterr().err
+
+
+def test_a_text_without_text_is_one_clear_sentence_until_it_has_some(tmp_path, tokenizer_path, capsys):
+    arguments = [tmp_path / "a.jsonl", "--out", tmp_path / "out", "--tokenizer", tokenizer_path]
+    write_jsonl(tmp_path / "a.jsonl", ["", ""])
+    for _ in range(2):
+        assert main(arguments) == 2
+        assert "bytes: no text, all documents are empty" in capsys.readouterr().err
+    write_jsonl(tmp_path / "a.jsonl", ["", "", "one"])
+    assert main(arguments) == 0
+
+
+def test_a_worker_that_was_killed_is_one_clear_sentence(monkeypatch):
+    monkeypatch.setattr(nanogpt.labs.corpora.prepare, "ProcessPoolExecutor", partial(FakePool, fails=True))
+    with pytest.raises(RuntimeError, match=r"a worker was killed .* fewer --workers"):
+        list(in_processes(len, [((),)] * 9, 2))
+
+
+class FakePool:
+    """Encodes at once, in this process."""
+
+    def __init__(self, *_, fails=False):
+        self.fails = fails
+
+    def submit(self, _, task):
+        future = Future()
+        future.set_exception(BrokenProcessPool()) if self.fails else future.set_result(task)
+        return future
+
+    def shutdown(self, cancel_futures):
+        pass
+
+
+def change(path: Path, at: int) -> None:
+    """Two letters of a file exchanged for others; its length stays."""
+    raw = bytearray(path.read_bytes())
+    at = next(i for i in range(at, len(raw)) if raw[i : i + 2].isalpha())
+    raw[at : at + 2] = b"qq" if raw[at : at + 2] != b"qq" else b"zz"
+    path.write_bytes(raw)
+
+
+def stop_after(monkeypatch, chunks: int) -> None:
+    """The next run ends before it encodes this chunk."""
+    encode, calls = nanogpt.labs.corpora.prepare.encode_spans, []
+
+    def encode_some(*arguments, **common):
+        if len(calls) == chunks:
+            raise Stop
+        calls.append(1)
+        yield from encode(*arguments, **common)
+
+    monkeypatch.setattr(nanogpt.labs.corpora.prepare, "encode_spans", encode_some)
+
+
+@pytest.mark.parametrize(
+    ("kind", "when"),
+    [(k, "stopped") for k in ("jsonl", "txt", "csv", "folder")] + [("parquet", "done"), ("folder", "done")],
+)
+def test_a_changed_source_is_noticed(tmp_path, tokenizer_path, monkeypatch, kind, when):
+    source, out = write_source(tmp_path, kind), tmp_path / "out"
+    files = find_files(source)
+    options = dict(workers=1, chunk=2000)
+    with contextlib.suppress(Stop), monkeypatch.context() as patch:
+        stop_after(patch, 5 if when == "stopped" else 10**6)
+        prepare(source, out, tokenizer_path, **options)
+    held = contents_of(out)
+    for path, at in [(files[0], 100), (files[0], files[0].stat().st_size // 4), (files[-1], -100)]:
+        if when == "stopped" and at == -100:
+            continue  # not read yet: its new text is the text
+        before = path.read_bytes()
+        change(path, at % len(before))
+        with pytest.raises(ValueError, match=r"changed since .*choose another --out|needs pyarrow"):
+            prepare(source, out, tokenizer_path, **options)
+        path.write_bytes(before)
+        os.utime(path)
+    assert contents_of(out) == held
+    prepare(source, out, tokenizer_path, **options)
+    prepare(source, tmp_path / "straight", tokenizer_path, **options)
+    assert files_in(out) == files_in(tmp_path / "straight")
+
+
+def test_a_text_among_others_that_grew_goes_to_no_two_splits(tmp_path, tokenizer_path, monkeypatch):
+    """Its hash, by which it is sent to a split, is that of all its bytes; so its first chunk is not what it was."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.txt").write_text("once upon " * 900)
+    (tmp_path / "in/b.txt").write_text("b")
+    with contextlib.suppress(Stop), monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        prepare(tmp_path / "in", tmp_path / "out", tokenizer_path, 0.5, 0, workers=1, chunk=2000)
+    raw = bytearray((tmp_path / "in/a.txt").read_bytes())
+    was = split_of(hashlib.sha256(raw).digest(), 0.5, 0)
+    while split_of(hashlib.sha256(raw).digest(), 0.5, 0) == was:
+        raw[-4] += 1
+    (tmp_path / "in/a.txt").write_bytes(raw)
+    with pytest.raises(ValueError, match=r"a.txt has changed since"):
+        prepare(tmp_path / "in", tmp_path / "out", tokenizer_path, 0.5, 0, workers=1, chunk=2000)
+
+
+def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, tokenizer_path, monkeypatch):
+    source, encode = write_source(tmp_path, "jsonl"), nanogpt.labs.corpora.prepare.encode_spans
+
+    def touched(*arguments, **common):
+        os.utime(source, ns=(1, 1))
+        return encode(*arguments, **common)
+
+    monkeypatch.setattr(nanogpt.labs.corpora.prepare, "encode_spans", touched)
+    with pytest.raises(ValueError, match="changed while it was read"):
+        prepare(source, tmp_path / "out", tokenizer_path, workers=1, chunk=2000)
+    assert not shards_in(tmp_path / "out")
+
+
+@pytest.mark.parametrize("harm", ["bit", "short", "gone", "header", "all gone"])
+def test_a_shard_that_was_harmed_is_made_again(tmp_path, tokenizer_path, capsys, harm):
+    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+    options = dict(workers=1, shard_tokens=1000, chunk=2000)
+    prepare(source, out, tokenizer_path, **options)
+    whole, shard = files_in(out), out / "train_000001.bin"
+    raw = shard.read_bytes()
+    harmed = {"bit": raw[:-1] + bytes([raw[-1] ^ 1]), "short": raw[:-2], "header": b"\0" * 4 + raw[4:]}
+    if harm in harmed:
+        shard.write_bytes(harmed[harm])
+    for path in {"gone": [shard], "all gone": shards_in(out)}.get(harm, []):
+        path.unlink()
+    capsys.readouterr()
+    prepare(source, out, tokenizer_path, **options)
+    assert files_in(out) == whole
+    assert "train_00000" in capsys.readouterr().err
+    prepare(source, out, tokenizer_path, **options)
+    assert capsys.readouterr().err == "", "what is whole is made again"
+
+
+def test_a_damaged_manifest_is_one_clear_sentence(tmp_path, tokenizer_path, capsys):
+    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+    arguments = [source, "--out", out, "--tokenizer", tokenizer_path, "--workers", "1"]
+    assert main(arguments) == 0
+    whole = (out / "manifest.json").read_text()
+    for damaged in ("", "{}", "[1]", whole.replace("2", "3"), '{"a": "somebody else\'s"}'):
+        (out / "manifest.json").write_text(damaged)
+        capsys.readouterr()
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert (
+            "manifest.json is damaged" in error and "choose another --out" in error and error.count("\n") == 1
+        )
+        assert (out / "manifest.json").read_text() == damaged
+
+
+def test_a_folder_that_is_a_file_is_told_to_whoever_wants_it_alone(tmp_path):
+    """`train tiny run.dir=notes.txt` once said no more than that the file exists."""
+    (file := tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(
+        ValueError, match=r"notes.txt is a file, and trainer writes a folder; choose another run.dir"
+    ):
+        alone_in(file, "trainer", "choose another run.dir").__enter__()
+    assert file.read_text() == "mine"
+
+
+def test_two_runs_in_one_folder_are_one_clear_sentence(tmp_path, tokenizer_path, capsys):
+    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+    arguments = [source, "--out", out, "--tokenizer", tokenizer_path, "--workers", "1"]
+    with alone_in(out):
+        assert main(arguments) == 2
+    assert (
+        capsys.readouterr().err
+        == f"prepare: another prepare writes into {out}; wait, or choose another --out\n"
+    )
+    assert main(arguments) == 0
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path, tokenizer_path, capsys, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(nanogpt.labs.corpora.prepare, "in_processes", stopped)
+    source = write_source(tmp_path, "jsonl")
+    assert main([source, "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 130
+    assert "stopped; the same command goes on from here" in capsys.readouterr().err
+
+
+def test_what_lies_in_the_folder_already_is_never_mixed_up(tmp_path, tokenizer_path, capsys):
+    source = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
+    arguments = ["--out", str(tmp_path / "out"), "--tokenizer", str(tokenizer_path)]
+    assert main([str(source), *arguments]) == 0
+    before = files_in(tmp_path / "out")
+    assert main([str(source), *arguments]) == 0  # done already: nothing happens
+    other = tmp_path / "other.json"
+    BPETokenizer.train((story.text for story in stories(300)), 300).save(other)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "train_000000.bin").write_bytes(b"precious")
+    capsys.readouterr()
+    for wrong, message in [
+        (
+            [str(write_jsonl(tmp_path / "b.jsonl", ["three"])), *arguments],
+            "holds shards whose source is a.jsonl",
+        ),
+        ([str(source), "--out", str(tmp_path / "out"), "--tokenizer", str(other)], "holds shards whose"),
+        ([str(source), *arguments, "--val", "0.5"], "holds shards whose val is 0.01, not 0.5"),
+        ([str(source), *arguments, "--val", "0.9", "--test", "0.2"], "are fractions of all"),
+        (
+            [str(source), "--out", str(foreign), "--tokenizer", str(tokenizer_path)],
+            "that prepare has not written",
+        ),
+    ]:
+        assert main(wrong) == 2
+        assert message in capsys.readouterr().err
+    assert files_in(tmp_path / "out") == before
+    assert files_in(foreign) == {"train_000000.bin": b"precious", ".lock": b""}
+
+
+def test_help_teaches(capsys):
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    for taught in ("--paragraphs --val 0.1", "--part 1/16", "without --part", "merges.txt", ".csv"):
+        assert taught in said, taught
+
+
+class Stop(BaseException):
+    pass
+
+
+def test_a_run_stopped_before_its_manifest_is_finished_by_the_next(tmp_path, tokenizer_path, monkeypatch):
+    source = write_jsonl(tmp_path / "a.jsonl", [story.text for story in stories(200)])
+    options = dict(val=0.1, test=0.1, workers=1, shard_tokens=3000, chunk=2000)
+    prepare(source, tmp_path / "straight", tokenizer_path, **options)
+    replace, shards = os.replace, []
+
+    def stop_after_two_shards(old, new):
+        if str(new).endswith(".bin"):
+            if len(shards) == 2:
+                raise Stop
+            shards.append(new)
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", stop_after_two_shards)
+    with pytest.raises(Stop):
+        prepare(source, tmp_path / "out", tokenizer_path, **options)
+    assert len(list((tmp_path / "out").glob("*.bin"))) == 2
+    monkeypatch.setattr(os, "replace", replace)
+    prepare(source, tmp_path / "out", tokenizer_path, **options)
+    assert files_in(tmp_path / "out") == files_in(tmp_path / "straight")
+
+
+def test_other_files_in_the_folder_are_left_alone(tmp_path, tokenizer_path):
+    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+    out.mkdir()
+    for name in ("notes.bin", "notes.part", "train_1.bin", "mine.json"):
+        (out / name).write_bytes(b"precious")
+    prepare(source, out, tokenizer_path, workers=1)
+    (out / "train_000000.bin").unlink()
+    prepare(source, out, tokenizer_path, workers=1)
+    assert sum(raw == b"precious" for raw in files_in(out).values()) == 4
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "folder"])
+def test_a_resumed_run_encodes_only_what_is_left(tmp_path, tokenizer_path, monkeypatch, kind):
+    source, out = write_source(tmp_path, kind), tmp_path / "out"
+    prepare(source, tmp_path / "straight", tokenizer_path, workers=1, chunk=1500)
+    chunks = len(load_manifest(tmp_path / "straight")["source_sha256"])
+    with contextlib.suppress(Stop), monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        prepare(source, out, tokenizer_path, workers=1, chunk=1500)
+    assert len(list((out / CHUNKS).glob("[0-9]*"))) == 3 < chunks
+    with contextlib.suppress(Stop), monkeypatch.context() as patch:
+        stop_after(patch, chunks - 3)  # it would raise at one more
+        prepare(source, out, tokenizer_path, workers=1, chunk=1500)
+    assert files_in(out) == files_in(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("harm", ["bit", "manifest", "gone", "empty"])
+def test_a_chunk_that_is_not_whole_is_made_again(tmp_path, tokenizer_path, monkeypatch, harm):
+    """After a loss of power a file may have its name and not its bytes."""
+    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+    prepare(source, tmp_path / "straight", tokenizer_path, workers=1, chunk=2000)
+    with contextlib.suppress(Stop), monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        prepare(source, out, tokenizer_path, workers=1, chunk=2000)
+    chunk = out / CHUNKS / "000002"
+    path = chunk / ("manifest.json" if harm == "manifest" else "train.bin")
+    raw = path.read_bytes()
+    path.unlink() if harm == "gone" else path.write_bytes(
+        b"" if harm == "empty" else raw[:-3] + bytes([raw[-3] ^ 1]) + raw[-2:]
+    )
+    (out / CHUNKS / ".abandoned").mkdir()  # by kill -9, aside
+    prepare(source, out, tokenizer_path, workers=1, chunk=2000)
+    assert files_in(out) == files_in(tmp_path / "straight")
+
+
+def test_a_chunk_is_renamed_when_all_of_it_is_written(tmp_path, monkeypatch):
+    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
+    [spans] = cut_files([path], 10**6)
+    made_of = {"source": "a", "fingerprint": "f", "eot": 9, "vocab_size": 10}
+
+    def encode(spans):
+        yield "train", np.full(5, 7, "<u2"), 1, 20
+        raise Stop
+
+    with pytest.raises(Stop):
+        make_chunk(tmp_path / CHUNKS / "000000", spans, made_of, encode)
+    assert list((tmp_path / CHUNKS).iterdir()) == []
+    seen, rename = [], os.rename
+
+    def look(old, new):
+        assert not Path(new).exists()
+        seen.append(sorted(file.name for file in Path(old).iterdir()))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", look)
+    make_chunk(tmp_path / CHUNKS / "000000", spans, made_of, lambda _: [("val", np.full(5, 7, "<u2"), 1, 20)])
+    assert seen == [["manifest.json", "val.bin"]]
+    assert [path.name for path in (tmp_path / CHUNKS).iterdir()] == ["000000"]
+
+
+def test_a_merge_deletes_a_chunks_file_after_the_shard_is_on_the_disk(tmp_path, monkeypatch):
+    parts, order = [], []
+    for i, n in enumerate((60, 10, 60, 60)):
+        write_shard(tmp_path / f"{i}.bin", np.full(n, i))
+        parts.append((tmp_path / f"{i}.bin", n))
+    fsync, replace, unlink = os.fsync, os.replace, Path.unlink
+    monkeypatch.setattr(os, "fsync", lambda number: (order.append("fsync"), fsync(number)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (order.append(Path(new).name), replace(old, new)))
+    monkeypatch.setattr(
+        Path, "unlink", lambda path, missing_ok=False: (order.append(path.name), unlink(path, missing_ok))
+    )
+    shards = merge_split(tmp_path, "val", parts, 100)
+    order = [name for name in order if not name.endswith(".tmp")]
+    assert order == ["fsync", "val_000000.bin", "0.bin", "1.bin", "fsync", "val_000001.bin", "2.bin", "3.bin"]
+    assert [shard["tokens"] for shard in shards] == [100, 90]
+    joined = np.concatenate([read_shard(tmp_path / shard["file"]) for shard in shards])
+    assert joined.tolist() == [0] * 60 + [1] * 10 + [2] * 60 + [3] * 60
+
+
+def test_shards_in_the_making_are_not_taken_for_others(tmp_path, tokenizer_path, monkeypatch):
+    """A shard is found damaged, the run that makes it again is stopped: the manifest that lists it is gone."""
+    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+    prepare(source, out, tokenizer_path, workers=1, chunk=2000)
+    whole = files_in(out)
+    (out / "train_000000.bin").unlink()
+    with contextlib.suppress(Stop), monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        prepare(source, out, tokenizer_path, workers=1, chunk=2000)
+    assert not (out / "manifest.json").exists() and not shards_in(out)
+    prepare(source, out, tokenizer_path, workers=1, chunk=2000)
+    assert files_in(out) == whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "n"),
+    [("jsonl", 1), ("jsonl", 3), ("jsonl", 16)]
+    + [pytest.param(kind, 3, marks=pytest.mark.slow) for kind in KINDS if kind != "jsonl"],
+)
+def test_parts_in_any_order_give_the_bytes_of_one_run(tmp_path, tokenizer_path, monkeypatch, kind, n):
+    """One of them is stopped and run again, one is run twice, one never."""
+    source, out = write_source(tmp_path, kind.replace("paragraphs", "txt")), tmp_path / "out"
+    options = dict(
+        val=0.2, test=0.1, paragraphs=kind == "paragraphs", shard_tokens=3000, workers=1, chunk=900
+    )
+    prepare(source, tmp_path / "straight", tokenizer_path, **options)
+    parts = random.Random(n).sample(range(1, n + 1), n)
+    with contextlib.suppress(Stop), monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        prepare(source, out, tokenizer_path, part=f"{parts[0]}/{n}", **options)
+    for p in [*parts, parts[-1]][: n if n > 3 else None]:
+        if n == 1 or p != parts[1]:
+            assert prepare(source, out, tokenizer_path, part=f"{p}/{n}", **options) is None
+            assert not shards_in(out)
+    prepare(source, out, tokenizer_path, **options)
+    assert files_in(out) == files_in(tmp_path / "straight")
+    assert prepare(source, out, tokenizer_path, part=f"1/{n}", **options)["splits"], "all is done already"
+
+
+def test_a_part_makes_every_nth_chunk_and_no_other(tmp_path, tokenizer_path):
+    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+    chunks = len(list(cut_files([source], 900)))
+    prepare(source, out, tokenizer_path, part="2/3", workers=1, chunk=900)
+    assert sorted(int(path.name) for path in (out / CHUNKS).iterdir()) == list(range(1, chunks, 3))
+
+
+def test_parts_with_other_options_do_not_mix(tmp_path, tokenizer_path):
+    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+    prepare(source, out, tokenizer_path, part="1/2", workers=1, chunk=900)
+    prepare(source, out, tokenizer_path, val=0.5, part="2/2", workers=1, chunk=900)
+    for val in (0.01, 0.5):
+        with pytest.raises(
+            ValueError, match=r"holds shards whose val is 0.\d+, not 0.\d+; choose another --out"
+        ):
+            prepare(source, out, tokenizer_path, val=val, workers=1, chunk=900)
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_changes_nothing(tmp_path, tokenizer_path):
+    source = write_source(tmp_path, "jsonl")
+    for workers in (1, 2):
+        prepare(source, tmp_path / str(workers), tokenizer_path, workers=workers, chunk=5000)
+    assert files_in(tmp_path / "1") == files_in(tmp_path / "2")
+
+
+def test_parts_share_a_folder_and_a_merge_does_not(tmp_path, tokenizer_path, capsys):
+    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+    words = [source, "--out", out, "--tokenizer", tokenizer_path]
+    with alone_in(out, shared=True):
+        assert main([*words, "--part", "1/2"]) == (0 if os.name != "nt" else 2)
+        assert main(words) == 2
+    assert "another prepare writes into" in capsys.readouterr().err
+    assert main(words) == 0
+
+
+def test_a_vocabulary_without_merges_is_warned_of(tmp_path, tokenizer_path, capsys):
+    source = write_jsonl(tmp_path / "a.jsonl", texts := [story.text for story in stories(40)])
+    assert main([source, "--out", tmp_path / "a", "--tokenizer", tokenizer_path]) == 0
+    said = capsys.readouterr().out
+    tokens = sum(len(BPETokenizer.load(tokenizer_path).encode(text)) for text in texts)
+    assert f"{sum(map(len, texts)) / tokens:.2f} bytes of text per token\n" in said
+    BPETokenizer.train("", 257).save(tmp_path / "no.json")
+    assert main([source, "--out", tmp_path / "b", "--tokenizer", tmp_path / "no.json"]) == 0
+    assert "1.00 bytes of text per token; nearly every byte is a token: a voc" in capsys.readouterr().out
+    held = load_manifest(tmp_path / "b")["splits"]["train"]
+    assert held["tokens"] - held["documents"] == held["bytes"]
+
+
+TRACED = {f"nanogpt.corpora.{name}" for name in ("prepare", "chunks", "sources", "cuts", "vocab")}
+TRACED |= {"nanogpt.shards", "nanogpt.files"}
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+def test_a_run_stopped_anywhere_goes_on_with_the_same_bytes(tmp_path, tokenizer_path, monkeypatch, seed):
+    """Stopped at a random line of prepare, again and again, until it gets through."""
+    source = write_jsonl(tmp_path / "a.jsonl", [story.text for story in stories(100)])
+    options = dict(val=0.1, test=0.1, shard_tokens=2000, workers=1, chunk=3000, block=1000)
+    prepare(source, tmp_path / "straight", tokenizer_path, **options)
+    rng, stops = random.Random(seed), 0
+    for allowed in (300, 500, 900, 1500, 10**9):
+        left = rng.randrange(allowed // 2, allowed)
+
+        def trace(frame, event, argument):
+            nonlocal left
+            if frame.f_globals.get("__name__") in TRACED:
+                left -= 1
+                if left == 0:
+                    raise Stop
+                return trace
+            return None
+
+        try:
+            sys.settrace(trace)
+            prepare(source, tmp_path / "stopped", tokenizer_path, **options)
+        except Stop:
+            stops += 1
+        finally:
+            sys.settrace(None)
+    assert stops
+    assert {n: b for n, b in files_in(tmp_path / "stopped").items() if not n.endswith(".tmp")} == files_in(
+        tmp_path / "straight"
+    )
+
+
+SCRIPT = """
+import sys
+from nanogpt.labs.corpora.prepare import prepare
+if __name__ == "__main__":
+    source, out, tokenizer, workers, part = sys.argv[1:]
+    how = dict(workers=int(workers), part=part or None, shard_tokens=300_000, chunk=500_000, block=60_000)
+    prepare(source, out, tokenizer, 0.1, 0.1, **how)
+"""
+
+
+def start(tmp_path, source, out, tokenizer_path, workers=2, part=""):
+    script = tmp_path / "script.py"
+    if not script.exists():  # written again, it is empty for a moment: another process would do nothing
+        script.write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, *map(str, (tmp_path / "script.py", source, out, tokenizer_path, workers, part))],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+    )
+
+
+def heed_ctrl_c() -> None:
+    """A shell's background jobs ignore Ctrl-C, and their children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def tokens_so_far(out: Path) -> int:
+    size = 0
+    for folder, _, names in os.walk(out):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # a finished chunk was given its name meanwhile
+                size += (Path(folder) / name).stat().st_size * (".bin" in name)
+    return size // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["jsonl", "txt"])
+def test_kill_9_at_a_random_point_changes_nothing(tmp_path, tokenizer_path, kind):
+    psutil = pytest.importorskip("psutil")
+    texts = [story.text for story in stories(5000)] * 5  # 10 MB: long enough to be killed in
+    source = tmp_path / f"source.{kind}"
+    if kind == "jsonl":
+        write_jsonl(source, texts)
+    else:
+        source.write_text("\n".join(texts), newline="\n")
+    process = start(tmp_path, source, tmp_path / "straight", tokenizer_path)
+    assert process.wait() == 0
+    total, killed = tokens_so_far(tmp_path / "straight"), []
+    seed = random.randrange(10**6)
+    rng = random.Random(seed)
+    for goal in sorted(rng.random() * 0.9 for _ in range(3)):
+        process = start(tmp_path, source, tmp_path / "out", tokenizer_path)
+        while process.poll() is None and tokens_so_far(tmp_path / "out") < goal * total:
+            time.sleep(0.001)
+        workers = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.kill()
+        process.wait()
+        killed.append(process.returncode)
+        _, alive = psutil.wait_procs(workers, timeout=20)
+        assert not alive, "workers outlive their parent"
+        assert not (tmp_path / "out/manifest.json").exists() or process.returncode == 0
+    assert -signal.SIGKILL in killed or os.name == "nt", seed
+    assert start(tmp_path, source, tmp_path / "out", tokenizer_path).wait() == 0
+    assert {n: b for n, b in files_in(tmp_path / "out").items() if not n.endswith(".tmp")} == files_in(
+        tmp_path / "straight"
+    ), seed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no shared lock: there, parts take turns")
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_parts_at_the_same_time_one_killed_give_the_bytes_of_one_run(tmp_path, tokenizer_path, kind):
+    texts = [story.text for story in stories(5000)] * 4
+    source = (write_csv if kind == "csv" else write_jsonl)(tmp_path / f"source.{kind}", texts)
+    assert start(tmp_path, source, tmp_path / "straight", tokenizer_path, workers=2).wait() == 0
+    out = tmp_path / "out"
+    parts = [start(tmp_path, source, out, tokenizer_path, p, f"{p}/3") for p in (2, 1, 3)]
+    while parts[1].poll() is None and not list((out / CHUNKS).glob("000003")):
+        time.sleep(0.001)
+    parts[1].kill()
+    assert [part.wait() for part in parts] == [0, -signal.SIGKILL, 0]
+    assert start(tmp_path, source, out, tokenizer_path, 2, "1/3").wait() == 0
+    made = list((out / CHUNKS).glob("[0-9]*"))
+    assert len(made) == len(list(cut_files([source], 500_000)))
+    assert start(tmp_path, source, out, tokenizer_path, workers=1).wait() == 0
+    assert files_in(out) == files_in(tmp_path / "straight")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["jsonl", "txt", "parquet"])
+def test_memory_does_not_grow_with_the_source(tmp_path, tokenizer_path, kind):
+    psutil = pytest.importorskip("psutil")
+    texts = [story.text for story in stories(5000)]
+    peaks = []
+    for times in (4, 44):
+        source = tmp_path / f"{times}.{kind}"
+        if kind == "jsonl":
+            write_jsonl(source, texts * times)
+        elif kind == "txt":
+            source.write_text("\n".join(texts * times), newline="\n")
+        else:
+            pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+            pq.write_table(
+                pa.table({"text": texts * times}), source, row_group_size=5000
+            )  # what is read at once
+        process = start(tmp_path, source, tmp_path / f"out{times}", tokenizer_path)
+        peak = 0
+        while process.poll() is None:
+            try:
+                family = [process_ := psutil.Process(process.pid), *process_.children(recursive=True)]
+                peak = max(peak, sum(p.memory_info().rss for p in family))
+            except psutil.Error:
+                pass
+            time.sleep(0.02)
+        assert process.returncode == 0
+        peaks.append(peak / 1e6)
+    # 5000 stories are 1.9 MB: eleven times as much text, 76 MB more, must not show. (pyarrow wanders by 30 MB.)
+    assert peaks[1] < peaks[0] + 45, peaks
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", None, "does not exist"),
+        ("a.txt", b"abc \xff\xfe", "byte 4 is not UTF-8"),
+        ("a.JSONL", b'{"text": "x"}\n{"text": "y"\n', "a.JSONL, line 2: not a JSON object"),
+        ("a.csv", b'id,text\n1,"open\n', "a.csv, line 2: quotes that do not close"),
+        ("a.parquet", b"abc", "reading needs pyarrow and a column"),
+    ],
+)
+def test_bad_sources_are_one_line_and_leave_no_shard(
+    tmp_path, tokenizer_path, capsys, name, content, message
+):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    out = tmp_path / "out"
+    assert main([tmp_path / name, "--out", out, "--tokenizer", tokenizer_path]) == 2
+    error = capsys.readouterr().err
+    assert message in error and name in error and error.count("\n") == 1
+    assert not list(tmp_path.rglob("*.bin"))
+
+
+def test_it_takes_a_folder_with_gpt2s_files(tmp_path, tokenizer, tokenizer_path):
+    (tmp_path / "a.txt").write_text("Tom had a ball.")
+    write_vocab(tokenizer, tmp_path / "vocab")
+    words = [tmp_path / "a.txt", "--out", tmp_path / "out", "--tokenizer", tmp_path / "vocab"]
+    assert main(words) == 0
+    assert load_manifest(tmp_path / "out")["fingerprint"] == tokenizer.fingerprint
+
+
+def test_a_column_is_named_on_the_command_line(tmp_path, tokenizer, tokenizer_path, capsys):
+    (tmp_path / "a.csv").write_text("id,content\n1,Tom had a ball.\n")
+    words = [
+        tmp_path / "a.csv",
+        "--out",
+        tmp_path / "out",
+        "--tokenizer",
+        tokenizer_path,
+        "--val",
+        0,
+        "--test",
+        0,
+    ]
+    assert main(words) == 2 and "--column names the one" in capsys.readouterr().err
+    assert main([*words, "--column", "content"]) == 0
+    assert texts_in(tmp_path / "out", tokenizer)["train"] == ["Tom had a ball."]
+    assert main(words) == 2, "another column is another data set"
+    assert "whose column is content, not text" in capsys.readouterr().err
+
+
+def test_it_is_said_that_nothing_is_left_for_validation(tmp_path, tokenizer_path, capsys):
+    (tmp_path / "a.txt").write_text("Tom had a ball.\n\n" * 40)
+    words = [tmp_path / "a.txt", "--tokenizer", tokenizer_path, "--test", 0]
+    for extra, said in (([], True), (["--val", 0], False), (["--paragraphs", "--val", 0.5], False)):
+        (tmp_path / "a.txt").write_text("".join(f"Tom had {n} balls.\n\n" for n in range(40)))
+        assert main([*words, "--out", tmp_path / f"out{len(extra)}", *extra]) == 0
+        printed = capsys.readouterr().out
+        assert ("nothing is left for validation" in printed) == said
+        assert not said or ("--val" in printed and "--paragraphs" in printed)
+
+
+def test_shards_of_others_are_adopted_where_they_are(tmp_path, tokenizer, tokenizer_path, capsys):
+    """llm.c writes our format, build-nanogpt NumPy files; neither has a manifest."""
+    texts = {
+        "train_000001": "Tom had a ball.",
+        "train_000002": "Ann had two.",
+        "val_000000": "Ida won a coin.",
+    }
+    for name, text in texts.items():
+        ids = np.array([tokenizer.eot, *tokenizer.encode(text)], np.uint16)
+        if "val" in name:
+            np.save(tmp_path / f"edufineweb_{name}.npy", ids)
+        else:
+            write_shard(tmp_path / f"edufineweb_{name}.bin", ids)
+    assert main(["--adopt", tmp_path, "--tokenizer", tokenizer_path]) == 0
+    assert f"in {tmp_path}" in capsys.readouterr().out
+    assert texts_in(tmp_path, tokenizer) == {
+        "train": [texts["train_000001"], texts["train_000002"]],
+        "val": [texts["val_000000"]],
+        "test": [],
+    }
+    assert len(open_shards(tmp_path, "train", tokenizer.fingerprint)) == 2
+    BPETokenizer.train("", 257).save(tmp_path / "bytes.json")
+    assert main(["--adopt", tmp_path, "--tokenizer", tmp_path / "bytes.json"]) == 2
+    assert "has ids from 257 on; --tokenizer names another" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["--adopt", tmp_path / "empty", "--tokenizer", tokenizer_path]) == 2
+    assert "no .bin or .npy file with train, val or test" in capsys.readouterr().err

@@ -1,0 +1,238 @@
+"""The step: what counts, what is left out, and that no look changes it; a step's line; the command `train`."""
+
+import math
+import signal
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from small_run import lines, losses, poisoned_steps, small, write_text
+from written_run import a_run
+
+from nanogpt import checkpoint
+from nanogpt import metrics as runs
+from nanogpt.cli import main
+from nanogpt.config import config_dict, keys
+from nanogpt.labs.long_run import assemble, looks, trainer
+from nanogpt.metrics import step_line
+from nanogpt.precision import LossScaler
+from nanogpt.shards import read_shard
+from nanogpt.stories import stories
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("trainer")
+    write_text(folder / "text.txt", paragraphs=60)
+    return folder
+
+
+@pytest.fixture
+def config(folder, tmp_path):
+    """A run of 12 steps without anything on the way."""
+    return partial(
+        small, folder, run_dir=str(tmp_path / "run"), train_max_steps=12, eval_every=0, eval_sample_every=0
+    )
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """poison({5: math.nan}): the fifth step that the process makes has such a loss."""
+    return partial(poisoned_steps, monkeypatch)
+
+
+# Looks
+
+
+def test_evaluation_and_samples_change_no_loss(config, tmp_path, monkeypatch):
+    evaluate = looks.evaluate
+    monkeypatch.setattr(
+        looks, "evaluate", lambda *args, **options: evaluate(*args, **options) + 0 * torch.rand(()).item()
+    )
+    quiet, curious = config(), config(run_dir=str(tmp_path / "curious"), eval_every=2, eval_sample_every=3)
+    trainer.fit(quiet)
+    trainer.fit(curious)
+    assert quiet.model.dropout > 0, "without dropout nothing is random, and this says nothing"
+    assert losses(quiet.run.dir) == losses(curious.run.dir), "looking at the model changes its training"
+
+
+@pytest.mark.slow
+def test_nothing_draws_from_the_generators_that_are_not_saved(config):
+    import random
+
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    trainer.fit(config(eval_every=4, eval_sample_every=4))
+    assert before == (random.getstate(), np.random.get_state()[1].tolist()), (
+        "Python's or NumPy's generator was used: its state must be part of a checkpoint"
+    )
+
+
+@pytest.mark.slow
+def test_micro_batches_are_accumulated(config, tmp_path):
+    trainer.fit(config(model_dropout=0.0))
+    trainer.fit(config(model_dropout=0.0, run_dir=str(tmp_path / "one"), train_micro_batch=12))
+    assert np.allclose(losses(tmp_path / "run"), losses(tmp_path / "one"), atol=1e-4), (
+        "three micro-batches of 4 rows are not one of 12"
+    )
+
+
+# Steps that are not taken
+
+
+def test_a_step_that_is_not_finite_is_skipped_counted_and_its_batch_kept(config, tmp_path, poison):
+    poison({5: math.nan, 6: math.inf, 9: math.nan})
+    run = trainer.fit(config(optim_schedule="constant", optim_warmup=10))
+    told = lines(run.folder)
+    assert [line["step"] for line in told if "skipped" in line] == [5, 6, 9], "other steps were skipped"
+    assert told[4]["loss"] is None and told[4]["norm"] is None, "NaN is no JSON"
+    assert run.skipped == {"not finite": 3} and run.updates == 9 and run.bad == 0
+    rates = [round(line["lr"] / 1e-3) for line in told]
+    assert rates == [1, 2, 3, 4, 5, 5, 5, 6, 7, 7, 8, 9], "the learning rate advances with what was not done"
+    assert all(p.isfinite().all() for p in run.model.parameters()), "the weights are spoilt"
+    ids = read_shard(run.folder / "skipped/step_000005.bin").reshape(12, 16)
+    stream = assemble.assemble(config(run_dir=str(tmp_path / "again"))).stream
+    batches = [stream.next_batch()[0] for _ in range(15)][-3:]
+    assert np.array_equal(ids, torch.cat(batches).numpy()), "not the batch of step 5"
+
+
+def test_an_overflow_of_float16_is_no_error(config, monkeypatch):
+    """Megatron's log: 21 of the first 30 iterations skipped, and the rate has made 9 of its 10 steps of warm-up."""
+    monkeypatch.setattr(assemble, "LossScaler", lambda: LossScaler(scale=2.0**40))
+    run = trainer.fit(
+        config(train_dtype="fp16", train_max_steps=30, train_bad_steps=2, optim_schedule="constant")
+    )
+    told = lines(run.folder)
+    skipped = [line["step"] for line in told if line.get("skipped") == "overflow"]
+    assert skipped[:9] == list(range(1, 10)), f"skipped: {skipped}"
+    assert run.skipped == {"overflow": len(skipped)} and run.updates == 30 - len(skipped) > 3
+    assert {line["lr"] for line in told[:9]} == {told[0]["lr"]} and max(
+        line["lr"] for line in told
+    ) == 0.01, "the learning rate advances with updates that were not made"
+    assert run.scaler.scale == 2.0 ** (40 - len(skipped)), "the scale is not halved"
+    assert not (run.folder / "skipped").exists(), "an overflow is no batch to look at"
+
+
+def test_a_spike_is_skipped_only_if_asked_and_its_batch_kept(config, tmp_path, monkeypatch, poison):
+    monkeypatch.setattr(runs, "WINDOW", 8)
+    poison({10: 100.0, 22: 100.0})
+    kept = trainer.fit(config())
+    assert lines(kept.folder)[9]["loss_z"] > 2.4 and not kept.skipped, "a spike is skipped unasked"
+    run = trainer.fit(config(run_dir=str(tmp_path / "b"), train_skip_spikes=2.4))
+    assert [line["step"] for line in lines(run.folder) if line.get("skipped") == "spike"] == [10]
+    assert run.updates == 11 and (run.folder / "skipped/step_000010.bin").exists(), "its batch is not kept"
+
+
+# The line
+
+
+def test_the_step_line_is_llmc_s():
+    line = a_run(3)[2] | {"loss": 4.25, "loss_z": 0.5, "norm": 1.5, "norm_z": -2.0, "lr": 6e-4}
+    assert step_line(line, 600) == (
+        "step     3/600 | loss 4.250000 (+0.50z) | norm 1.5000 (-2.00z) | lr 6.00e-04 | 12.50 ms | 31.2% MFU | 40960 tok/s"
+    )
+
+
+def test_the_step_line_shows_what_is_missing_and_what_is_more():
+    assert step_line({"step": 7, "loss": None, "norm": None, "loss_z": None, "skipped": "not finite"}, 9) == (
+        "step     7/9 | loss nan | norm nan | skipped: not finite"
+    )
+    assert step_line({"step": 9, "loss": 1.0, "norm": 1.0, "val_loss": 1.25}, 9).endswith(
+        "| val loss 1.250000"
+    )
+
+
+# The command
+
+
+def written(path: Path, config) -> str:
+    path.write_text(yaml.safe_dump(config_dict(config)))
+    return str(path)
+
+
+def test_the_command_trains_and_its_faults_are_one_line(config, tmp_path, capsys):
+    path = written(tmp_path / "c.yaml", config())
+    assert main(["train", path, "train.max_steps=4"]) == 0 and len(lines(tmp_path / "run")) == 4
+    capsys.readouterr()
+    for fault in (
+        ["train.max_step=4"],
+        ["run.seed=1"],
+        ["run.device=tpu"],
+        ["train.dtype=tf32"],
+        ["--depth", "0"],
+    ):
+        assert main(["train", path, *fault]) == 2, f"{fault} is accepted"
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and len(said) < 250, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_after_a_signal_the_exit_code_is_the_shells(config, tmp_path, monkeypatch, number, capsys):
+    """A loop over seeds stops at it, and `train && eval` does not evaluate half a run. The checkpoint is there."""
+    one_step, path = trainer.one_step, written(tmp_path / "c.yaml", config())
+    monkeypatch.setattr(
+        trainer, "one_step", lambda run: (run.step == 4 and signal.raise_signal(number)) or one_step(run)
+    )
+    assert main(["train", path]) == 128 + number
+    assert checkpoint.latest(config().run.dir).name == "step_000005"
+    monkeypatch.undo()
+    (Path(config().run.dir) / "stop").touch()
+    assert main(["train", path]) == 1, "a script must not take it for a finished run"
+    assert main(["train", path]) == 0 and len(lines(config().run.dir)) == 12
+
+
+@pytest.mark.slow
+def test_tinyshakespeare_trains_by_one_command_without_gpt2s_vocabulary(
+    tinyshakespeare, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "empty"))
+    monkeypatch.chdir(tmp_path)
+    call = ["train", "shakespeare", f"data.source={tinyshakespeare}", "train.max_steps=3", "run.log_every=1"]
+    assert main([*call, "optim.warmup=1", "eval.tokens=2000", "run.device=cpu"]) == 0
+    assert len(lines(tmp_path / "runs/shakespeare")) == 3
+
+
+def test_a_mistake_is_one_line_of_the_command_and_exit_code_2(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "tiny", "optim.lrr=1e-3"]) == 2
+    assert (
+        capsys.readouterr().err == "train: command line: there is no key optim.lrr; did you mean optim.lr?\n"
+    )
+
+
+@pytest.mark.slow
+def test_overfit_learns_one_batch_by_heart(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(story.text for story in stories(300)), encoding="utf-8")
+    mine = [
+        f"data.source={text}",
+        f"data.dir={tmp_path / 'data'}",
+        "data.tokenizer=300",
+        f"run.dir={tmp_path}",
+    ]
+    assert main(["train", "overfit", *mine, "run.device=cpu"]) == 0
+    told = losses(tmp_path)
+    assert len(told) == 200 and told[0] > 5 and told[-1] < 0.05, f"the last loss is {told[-1]}"
+
+
+def test_help_lists_every_key_with_its_meaning(capsys):
+    assert main(["train", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n  {key}=" in said for key in keys()), "a key is missing"
+    lines = {line.partition("=")[0].strip(): line for line in said.splitlines() if line.startswith("  ")}
+    mute = [key for key in keys() if "  " not in lines[key].strip()]
+    assert not mute, f"keys without a meaning: {', '.join(mute)}"
+    assert "\n  optim.clip=1.0  the longest gradient; null clips none\n" in said
+
+
+def test_a_forgotten_configuration_is_named_and_overrides_are_not(capsys):
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err == (
+        "train: the following arguments are required: config (python -m nanogpt train --help)\n"
+    )

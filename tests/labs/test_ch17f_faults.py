@@ -1,0 +1,252 @@
+"""What may end a run at any moment, and what the next one makes of it."""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from small_run import COMPUTING, WRITING, lines, run_in_child, small, weights, write_text
+
+from nanogpt import checkpoint
+from nanogpt.cli import outcome
+from nanogpt.config import config_dict
+from nanogpt.labs.corpora.chunks import alone_in
+from nanogpt.labs.long_run import trainer
+from nanogpt.labs.long_run.assemble import ensure_data
+
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows"),
+    pytest.mark.usefixtures("one_thread"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """With a text, and the shards made of it by the first run."""
+    folder = tmp_path_factory.mktemp("faults")
+    write_text(folder / "text.txt", paragraphs=60)  # an epoch ends within 15 steps
+    return folder
+
+
+def killed_until_done(config, kills: list, dice: random.Random, events: list[str]) -> None:
+    """Kill the run, each time before a random one of the events left of the next kind in `kills`; then let it end."""
+    while kills:
+        among, often = kills[0], sum(name in kills[0] for name in events)
+        code, said = run_in_child(config, dice.randint(1, max(2, 2 * often // (len(kills) + 1))), among)
+        if code != -signal.SIGKILL:
+            assert said.get("ended") == config.train.max_steps, (
+                f"the run failed instead of being killed: {said}"
+            )
+            return
+        assert said["died"] in among, f"killed before {said['died']}, which is another kind of moment"
+        kills.pop(0)
+    code, said = run_in_child(config)
+    assert said.get("ended") == config.train.max_steps, f"the run cannot go on after its kills: {said}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bf16", "bf16-masters", "fp16"])
+def test_however_often_a_run_is_killed_it_ends_with_the_same_losses_weights_and_samples(folder, dtype):
+    """Five kills of each run, twenty in all: ten within a step or a look, ten at a change of the disk."""
+    whole = small(folder, train_dtype=dtype, run_dir=str(folder / f"whole-{dtype}"))
+    code, said = run_in_child(whole)
+    assert code == 0 and said["ended"] == 30, f"the uninterrupted run failed: {said}"
+    assert {"train_step", "update", "evaluate", "complete", "fsync", "rename"} <= set(said["events"])
+    dice, kinds = random.Random(dtype), (COMPUTING, WRITING)
+    first = ["float32", "bf16", "bf16-masters", "fp16"].index(dtype)
+    kills = [kinds[(first + i) % 2] for i in range(5)]
+    for attempt in range(2):
+        config = small(folder, train_dtype=dtype, run_dir=str(folder / f"killed-{dtype}-{attempt}"))
+        killed_until_done(config, kills, dice, said["events"])
+        assert lines(config.run.dir) == lines(whole.run.dir), "the lines of metrics.jsonl differ"
+        assert weights(config.run.dir) == weights(whole.run.dir), "the last weights differ"
+        for sample in Path(whole.run.dir, "samples").iterdir():
+            other = Path(config.run.dir, "samples", sample.name)
+            assert other.read_bytes() == sample.read_bytes(), f"{sample.name} differs"
+        if not kills:
+            return
+    pytest.fail(f"{len(kills)} kills of 5 were left over: the moments lie behind the runs' ends")
+
+
+ALIKE = [("float32", False, False), ("bf16", False, False), ("bf16", True, False)]
+ALIKE += [("bf16-masters", True, False), ("fp16", True, False)]
+# Seen to differ: with attention's kernel for 32 bits, and when compiled.
+NEARLY = [("tf32", True, False), ("float32", True, False), ("bf16", True, True)]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("dtype", "flash", "compiled"), ALIKE + NEARLY)
+def test_on_a_gpu_the_same_run_twice_and_a_killed_one_end_alike(tmp_path, dtype, flash, compiled):
+    """Rows long enough that a kernel splits the work of one among several blocks."""
+    write_text(tmp_path / "text.txt", paragraphs=600)
+    sizes = dict(train_batch_tokens=8192, train_dtype=dtype, train_compile=compiled, data_documents=False)
+    sizes |= dict(model_n_layer=2, model_n_head=4, model_n_embd=256, model_block_size=1024, model_flash=flash)
+    whole, again, killed = (
+        small(tmp_path, run_dir=str(tmp_path / name), run_device="cuda", **sizes)
+        for name in ("whole", "again", "killed")
+    )
+    code, said = run_in_child(killed, 45, COMPUTING)
+    assert code == -signal.SIGKILL, f"the run ended before its kill: {said}"
+    for config in (whole, again, killed):
+        code, said = run_in_child(config)
+        assert code == 0 and said["ended"] == 30, f"a run failed: {said}"
+    for config in (again, killed):
+        if (dtype, flash, compiled) in ALIKE:
+            assert lines(config.run.dir) == lines(whole.run.dir), "the losses or norms differ"
+            assert weights(config.run.dir) == weights(whole.run.dir), "the last weights differ"
+        for one, other in zip(lines(config.run.dir), lines(whole.run.dir)):
+            assert abs(one["loss"] - other["loss"]) < 0.05, f"another run from step {one['step']} on"
+
+
+# A checkpoint that is not what was written
+
+
+@pytest.fixture(scope="module")
+def half(folder) -> Path:
+    """A run that was asked to stop after 8 of 12 steps, with checkpoints of steps 4 and 8."""
+    config = small(
+        folder, run_dir=str(folder / "half"), train_max_steps=12, eval_every=0, eval_sample_every=0
+    )
+    (folder / "half").mkdir()
+    one_step = trainer.one_step
+
+    def stopping(run):
+        if run.step == 7:
+            (run.folder / "stop").touch()
+        return one_step(run)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "one_step", stopping)
+        assert trainer.fit(config).step == 8, "the file `stop` did not end the run after its step"
+    return Path(config.run.dir)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_the_damaged_one_to_the_same_end(folder, half, capsys):
+    whole = small(
+        folder, run_dir=str(folder / "twelve"), train_max_steps=12, eval_every=0, eval_sample_every=0
+    )
+    trainer.fit(whole)
+    config = small(
+        folder, run_dir=str(folder / "mended"), train_max_steps=12, eval_every=0, eval_sample_every=0
+    )
+    run = Path(shutil.copytree(half, config.run.dir))
+    flip(run / "step_000008" / "state.safetensors")
+    (run / ".step_000012.tmp").mkdir()  # what a kill within a write leaves
+    trainer.fit(config)
+    told = capsys.readouterr().out
+    assert "step_000008 is damaged" in told and "going on after step 4" in told, f"it does not say so: {told}"
+    assert lines(run) == lines(whole.run.dir) and weights(run) == weights(whole.run.dir), "another end"
+    assert not list(run.glob(".step*")), "what was half written is left behind"
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again_over_them(folder, half, tmp_path):
+    run = Path(shutil.copytree(half, tmp_path / "run"))
+    for path in checkpoint.checkpoints(run):
+        flip(path / "model.safetensors")
+    before = sorted(path.name for path in run.rglob("*"))
+    with pytest.raises(ValueError, match=r"no checkpoint in .* is whole; move them away"):
+        trainer.fit(small(folder, run_dir=str(run)))
+    assert sorted(path.name for path in run.rglob("*")) == before, "something was deleted or written"
+
+
+# No room
+
+
+def test_a_file_size_limit_ends_the_run_with_one_sentence(folder, tmp_path, capsys):
+    config = small(folder, run_dir=str(tmp_path / "run"), eval_every=0, eval_sample_every=0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        code = outcome("train", lambda: trainer.fit(config))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = capsys.readouterr().err
+    assert code == 2 and said.count("\n") == 1, f"exit code {code}, {said!r}"
+    assert "no room left" in said and "there is no checkpoint yet" in said, said
+    assert not list((tmp_path / "run").glob("*step*")), "a half checkpoint is left"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 500 kB, and how to make it larger."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    root = shutil.which("mount") and hasattr(os, "geteuid") and os.geteuid() == 0
+    if not root or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", disk]).returncode:
+        pytest.skip("to mount a small disk takes root on Linux")
+    yield disk, lambda: subprocess.run(["mount", "-o", "remount,size=50m", disk], check=True)
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(folder, tmp_path, small_disk, capsys):
+    disk, make_room = small_disk
+    changes = dict(train_max_steps=20, run_keep=9, eval_every=0, eval_sample_every=0)
+    config = small(folder, run_dir=str(disk / "run"), **changes)
+    code, said = outcome("train", lambda: trainer.fit(config)), capsys.readouterr().err
+    good = checkpoint.latest(config.run.dir, pytest.fail)
+    assert code == 2 and said.count("\n") == 1, f"exit code {code}, {said!r}"
+    assert good and f"the last good checkpoint is {good}" in said, said
+    make_room()
+    trainer.fit(config)
+    trainer.fit(whole := small(folder, run_dir=str(tmp_path / "whole"), **changes))
+    assert lines(config.run.dir) == lines(whole.run.dir), "the run that ran out of room ends otherwise"
+    assert weights(config.run.dir) == weights(whole.run.dir), "with other weights"
+
+
+# Asked to end
+
+
+def test_two_trainers_in_one_folder_are_refused(folder, tmp_path):
+    with (
+        alone_in(tmp_path / "run", "trainer"),
+        pytest.raises(ValueError, match="another trainer writes into"),
+    ):
+        trainer.fit(small(folder, run_dir=str(tmp_path / "run")))
+
+
+@pytest.mark.slow
+def test_the_command_is_killed_and_asked_to_stop_and_ends_as_if_nothing_had_been(folder, tmp_path):
+    ensure_data(small(folder).data)  # before two commands make them at once
+
+    def command(name: str):
+        config = small(folder, run_dir=str(tmp_path / name), train_max_steps=150, eval_every=50)
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))
+        call = [sys.executable, "-m", "nanogpt", "train", str(tmp_path / f"{name}.yaml")]
+        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(call, stdout=subprocess.PIPE, text=True, env=one_thread)
+
+    def after(steps: int, process) -> None:
+        path = tmp_path / "a/metrics.jsonl"
+        while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < steps):
+            time.sleep(0.01)
+
+    whole = command("b")
+    killed = command("a")
+    after(30, killed)
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL, "it was done before it was killed"
+    stopped = command("a")
+    after(80, stopped)
+    stopped.terminate()
+    said, _ = stopped.communicate()
+    assert stopped.returncode == 128 + signal.SIGTERM and "to go on: python -m nanogpt train" in said, said
+    last = command("a")
+    said, _ = last.communicate()
+    assert last.returncode == 0 and "150 steps" in said, said
+    assert whole.wait() == 0
+    assert lines(tmp_path / "a") == lines(tmp_path / "b"), "the losses differ"

@@ -1,0 +1,100 @@
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from nanogpt.labs.evals.hellaswag import accuracy, for_harness, load_items, score
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init
+
+COURSE = Path(__file__).parents[2] / "nanogpt/resources/hellaswag_course.jsonl"
+pytestmark = pytest.mark.slow  # importing the harness takes seconds
+ITEMS = load_items(COURSE)
+TOKENIZER = BPETokenizer.train(COURSE.read_text(encoding="utf-8"), 400)
+MODEL = scale_init(
+    GPT(
+        GPTConfig(block_size=128, vocab_size=TOKENIZER.vocab_size, n_layer=2, n_head=2, n_embd=32),
+        torch.Generator().manual_seed(0),
+    )
+)
+
+
+@pytest.fixture
+def harness(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
+    lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is installed for comparisons only")
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    return lm_eval
+
+
+def local_task():
+    from datasets import Dataset, DatasetDict
+    from lm_eval.api.task import ConfigurableTask
+
+    class Local(ConfigurableTask):
+        """The course's questions, as the harness's hellaswag asks, without its changes of the prompt."""
+
+        VERSION = 0
+
+        def download(self, dataset_kwargs=None, **_):
+            self.dataset = DatasetDict({"validation": Dataset.from_list(ITEMS)})
+
+    metrics = [
+        {"metric": name, "aggregation": "mean", "higher_is_better": True}
+        for name in ("acc", "acc_norm", "acc_bytes")
+    ]
+    return Local(
+        config={
+            "task": "hellaswag_course",
+            "dataset_path": "none",
+            "output_type": "multiple_choice",
+            "validation_split": "validation",
+            "doc_to_text": "{{ctx}}",
+            "doc_to_choice": "endings",
+            "doc_to_target": "{{label}}",
+            "metric_list": metrics,
+        }
+    )
+
+
+def test_the_harness_scores_our_model_as_we_do_item_by_item(harness):
+    found = harness.simple_evaluate(
+        model=for_harness(MODEL, TOKENIZER), tasks=[local_task()], bootstrap_iters=0
+    )
+    ours = score(MODEL, ITEMS, TOKENIZER)
+    samples = sorted(found["samples"]["hellaswag_course"], key=lambda sample: sample["doc_id"])
+    assert len(samples) == len(ITEMS)
+    for sample, nats in zip(samples, ours):
+        assert [-float(answer[0]) for answer in sample["filtered_resps"]] == pytest.approx(nats, rel=1e-4)
+    theirs, mine = found["results"]["hellaswag_course"], accuracy(MODEL, ITEMS, TOKENIZER)
+    for name in ("acc", "acc_norm", "acc_bytes"):
+        assert theirs[f"{name},none"] == pytest.approx(mine[name])
+
+
+def test_rolling_and_what_the_adapter_cannot(harness):
+    from lm_eval.api.instance import Instance
+
+    text = ITEMS[0]["ctx"] * 12  # longer than the context
+    request = Instance(request_type="loglikelihood_rolling", doc={}, arguments=(text,), idx=0)
+    (total,) = for_harness(MODEL, TOKENIZER).loglikelihood_rolling([request])
+    assert -total / len(TOKENIZER.encode(text)) == pytest.approx(6, abs=2)
+    with pytest.raises(NotImplementedError, match="nanogpt sample"):
+        for_harness(MODEL, TOKENIZER).generate_until([])
+
+
+def test_greedy_is_said_where_all_tokens_are_first_choice(harness):
+    from lm_eval.api.instance import Instance
+
+    adapter, text = for_harness(MODEL, TOKENIZER), "The dough has"
+    with torch.no_grad():
+        best = MODEL(torch.tensor([TOKENIZER.encode(text)]))[0][0, -1].argsort(descending=True).tolist()
+    pairs = [
+        (text, TOKENIZER.decode([i]))
+        for i in best
+        if TOKENIZER.encode(text + TOKENIZER.decode([i])) == TOKENIZER.encode(text) + [i]
+    ]
+    ask = lambda pair: Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=0)  # noqa: E731
+    answers = adapter.loglikelihood([ask(pair) for pair in pairs[:6]], disable_tqdm=True)
+    assert [greedy for _, greedy in answers] == [TOKENIZER.encode(end)[0] == best[0] for _, end in pairs[:6]]

@@ -1,0 +1,340 @@
+"""Adapters, mixtures and answers in the trainer: the steps of a loop by hand, the base unmoved, a checkpoint of the adapter alone."""
+
+import hashlib
+import json
+
+import pytest
+import torch
+
+from nanogpt.cli import main
+from nanogpt.config import Config, Lora, Model, Train, config_dict, load_config
+from nanogpt.data import DocumentStream
+from nanogpt.labs.corpora.mixture import MixedStream
+from nanogpt.labs.long_run import trainer
+from nanogpt.labs.long_run.assemble import compare
+from nanogpt.labs.plan import dryrun
+from nanogpt.labs.plan.dryrun import adapter_numbers, dry_run, frozen, of_adapters
+from nanogpt.labs.tuning.answers import only_answers
+from nanogpt.lora import add_lora, load_adapter, lora_parameters, merge
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import make_optimizer
+from nanogpt.roofline import Roofline, memory_by_category, predict_step, saved_bytes
+from nanogpt.sampling import load
+from nanogpt.shards import open_shards
+from nanogpt.stories import ensure_corpus, stories
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init, train, train_step
+from nanogpt.weights import load_model, save_model
+
+T, B, STEPS, LR = 32, 4, 8, 1e-2
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Shards in data/, and a model in base/, saved without its tokenizer."""
+    torch.set_num_threads(1)  # sums in another order have other bits
+    folder = tmp_path_factory.mktemp("adapters")
+    tokenizer = BPETokenizer.train((story.text for story in stories(100)), 300)
+    ensure_corpus(folder / "data", tokenizer, n=200)
+    shape = GPTConfig(block_size=T, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=2, n_embd=16)
+    save_model(scale_init(GPT(shape, torch.Generator().manual_seed(3))), folder / "base")
+    return folder
+
+
+def words(place, name: str, **changes) -> list[str]:
+    """The command line of a run of chapter 19's loop: its optimizer and its schedule."""
+    keys = {"model_block_size": T, "model_n_layer": 2, "model_n_head": 2, "model_n_embd": 16, "lora_rank": 3}
+    keys |= {
+        "data_dir": place / "data",
+        "init_from": place / "base",
+        "run_dir": place / name,
+        "run_device": "cpu",
+    }
+    keys |= {"train_max_steps": STEPS, "train_batch_tokens": B * T, "train_micro_batch": B, "optim_lr": LR}
+    keys |= {
+        "optim_warmup": 0,
+        "optim_clip": "null",
+        "eval_every": 4,
+        "eval_tokens": 500,
+        "run_checkpoint_every": 4,
+    }
+    keys |= changes
+    base = f"init_from={keys.pop('init_from')}"
+    return ["tiny", base, *(f"{key.replace('_', '.', 1)}={value}" for key, value in keys.items())]
+
+
+def fitted(place, name: str, **changes):
+    said, *overrides = words(place, name, **changes)
+    return trainer.fit(load_config(said, overrides))
+
+
+def losses(place, name: str) -> list[float]:
+    return [json.loads(line)["loss"] for line in (place / name / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """A run that nobody interrupted."""
+    return fitted(place, "whole", run_keep=9)
+
+
+def sha(path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def adapted(place) -> GPT:
+    return add_lora(load_model(place / "base"), 3, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_steps_are_those_of_the_chapters_loop_and_the_base_is_unmoved(place, whole):
+    base, model = load_model(place / "base"), adapted(place)
+    stream = DocumentStream(open_shards(place / "data", "train"), B, T, seed=0)
+    assert losses(place, "whole") == train(model, stream, STEPS, LR)
+    for name, p in whole.model.named_parameters():
+        if name in lora_parameters(model):
+            assert torch.equal(p, model.get_parameter(name)) and p.abs().sum() > 0, f"{name} is another one"
+        else:
+            assert torch.equal(p, base.get_parameter(name)), f"{name} is frozen, and has moved"
+
+
+def test_a_checkpoint_holds_the_adapter_alone_and_sample_and_eval_find_the_rest(place, whole, capsys):
+    kept = {path.name for path in whole.kept.iterdir()}
+    assert "adapter.safetensors" in kept and "model.safetensors" not in kept
+    merged = merge(load_adapter(load_model(place / "base"), whole.kept))
+    model, tokenizer = load(str(place / "whole"))
+    assert all(torch.equal(p, merged.get_parameter(name)) for name, p in model.named_parameters())
+    assert tokenizer.vocab_size == 300, "the base has no tokenizer, the run has one"
+    assert main(["sample", "--checkpoint", str(place / "whole"), "--max-new-tokens", "3"]) == 0
+    best = ["--checkpoint", str(place / "whole/best"), "--device", "cpu", "--tokens", "500"]
+    assert main(["eval", *best, "--data", str(place / "data")]) == 0
+    assert f"{whole.best['val_loss']:.4f}" in capsys.readouterr().out
+
+
+def test_a_run_that_is_killed_within_a_step_goes_on_bit_for_bit(place, whole, monkeypatch):
+    one_step = trainer.one_step
+
+    def killed(run):
+        if run.step == 6:
+            raise SystemExit(9)
+        return one_step(run)
+
+    monkeypatch.setattr(trainer, "one_step", killed)
+    with pytest.raises(SystemExit):
+        fitted(place, "killed")
+    monkeypatch.undo()
+    again = fitted(place, "killed")
+    assert losses(place, "killed") == losses(place, "whole")
+    assert sha(again.kept / "adapter.safetensors") == sha(whole.kept / "adapter.safetensors")
+    assert sha(again.kept / "state.safetensors") == sha(whole.kept / "state.safetensors")
+
+
+def test_a_run_that_is_older_than_the_keys_goes_on(place, capsys):
+    config = load_config("tiny", ["init_from=x"])
+    saved = config_dict(config)
+    del saved["lora"]
+    compare(config, saved)
+    assert not capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"cannot go on with lora.rank=2 \(was 0\)"):
+        compare(load_config("tiny", ["lora.rank=2", "init_from=x"]), saved)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"init_from": "null"}, "lora.rank=3 adapts trained weights; set init_from to their folder"),
+        ({"lora_rank": 17}, "rank=17 must be an integer from 1 to 16"),
+        ({"lora_rank": -1}, "command line: lora.rank=-1 must be greater than or equal to 0"),
+        ({"lora_targets": "[c_atn]"}, "lora.targets="),
+        ({"lora_rnk": 2}, "there is no key lora.rnk; did you mean lora.rank?"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_sentence(place, changes, message, capsys):
+    assert main(["train", *words(place, "refused", **changes)]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+
+
+def test_a_base_that_was_trained_further_is_refused(place):
+    fitted(place, "orphan", train_max_steps=4)
+    other = load_model(place / "base")
+    with torch.no_grad():
+        other.transformer.ln_f.bias[3] += 1e-6
+    before = {path: path.read_bytes() for path in (place / "base").iterdir()}
+    try:
+        save_model(other, place / "base")
+        with pytest.raises(ValueError, match="init_from has other weights than those that the adapter in"):
+            fitted(place, "orphan")
+    finally:
+        for path, data in before.items():
+            path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def old(place):
+    """Other stories, in the same tokens."""
+    ensure_corpus(place / "old", BPETokenizer.load(place / "data/tokenizer.json"), n=100, seed=5)
+    return place / "old"
+
+
+def mixed(place, old, name: str, weights=(3, 1), **changes) -> list[str]:
+    """A run with a mixture: two micro-batches a step, so that a micro-batch is not a cycle."""
+    mix = f"{{{place / 'data'}: {weights[0]}, {old}: {weights[1]}}}"
+    return words(place, name, data_mix=mix, train_micro_batch=2, **changes)
+
+
+def test_a_mixture_has_exactly_its_shares(place, old, capsys):
+    said, *overrides = mixed(place, old, "mixed")
+    run = trainer.fit(load_config(said, overrides))
+    said = capsys.readouterr().out
+    assert "1,536 in adapters beside" in said and f"from {{'{place / 'data'}': 3, '{old}': 1}}" in said
+    streams = [DocumentStream(open_shards(folder, "train"), 1, T, seed=0) for folder in (place / "data", old)]
+    theirs = [{tuple(s.next_batch()[0][0].tolist()) for _ in range(B * STEPS)} for s in streams]
+    run.stream.position = 0
+    rows = [tuple(row) for _ in range(2 * STEPS) for row in run.stream.next_batch()[0].tolist()]
+    assert [sum(row in known for row in rows) for known in theirs] == [24, 8]
+
+
+def by_hand(place, old, keys: set[str]) -> list[float]:
+    """The losses of a loop outside of the trainer that does what these keys ask for."""
+    how = {"T": T, "seed": 0}
+    stream = DocumentStream(open_shards(place / "data", "train"), B, **how)
+    if "mix" in keys:
+        parts = [DocumentStream(open_shards(folder, "train"), 1, **how) for folder in (place / "data", old)]
+        stream = MixedStream(parts, [3, 1], B)
+    if "answers" in keys:
+        marker = BPETokenizer.load(place / "data/tokenizer.json").encode(" had")
+        only_answers(stream.streams[0] if "mix" in keys else stream, marker)
+    model = adapted(place) if "lora" in keys else load_model(place / "base")
+    return train(model, stream, STEPS, LR)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"mix"}, {"answers"}, {"lora", "mix"}, {"mix", "answers"}, {"lora", "mix", "answers"}], ids=str
+)
+def test_each_key_is_the_loop_by_hand_to_the_last_bit(place, old, keys):
+    name = " ".join(sorted(keys))
+    changes = {} if "lora" in keys else {"lora_rank": 0}
+    if "mix" in keys:
+        changes["data_mix"] = f"{{{place / 'data'}: 3, {old}: 1}}"
+    if "answers" in keys:
+        changes["data_answers_after"] = " had"
+    fitted(place, name, **changes)
+    assert losses(place, name) == by_hand(place, old, keys)
+    assert losses(place, name) != by_hand(place, old, set()), "the keys change nothing"
+
+
+def test_a_mixture_goes_on_bit_for_bit(place, old, monkeypatch):
+    said, *overrides = mixed(place, old, "mixed whole")
+    trainer.fit(load_config(said, overrides))
+    one_step = trainer.one_step
+
+    def killed(run):
+        if run.step == 7:
+            raise SystemExit(9)
+        return one_step(run)
+
+    said, *overrides = mixed(place, old, "mixed killed")
+    monkeypatch.setattr(trainer, "one_step", killed)
+    with pytest.raises(SystemExit):
+        trainer.fit(load_config(said, overrides))
+    monkeypatch.undo()
+    trainer.fit(load_config(said, overrides))
+    assert losses(place, "mixed killed") == losses(place, "mixed whole")
+
+
+@pytest.mark.parametrize(
+    "weight, said", [("0", "greater than 0"), ("0.5", "a valid integer"), ("much", "a valid integer")]
+)
+def test_a_wrong_weight_is_one_sentence_with_its_key(place, old, weight, said, capsys):
+    assert main(["train", *mixed(place, old, "refused", (3, weight))]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("train: command line: data.mix=") and said in error and error.count("\n") == 1
+
+
+def test_a_mixture_without_the_folder_that_is_validated_or_of_two_vocabularies_is_refused(
+    place, old, tmp_path, capsys
+):
+    only = f"{{{old}: 1}}"
+    assert main(["train", *words(place, "refused", data_mix=only)]) == 2
+    assert "data.mix gives data.dir=" in capsys.readouterr().err
+    ensure_corpus(tmp_path, BPETokenizer.train((story.text for story in stories(50)), 290), n=50)
+    assert main(["train", *mixed(place, tmp_path, "refused")]) == 2
+    assert "was made with tokenizer" in capsys.readouterr().err
+    assert main(["train", *mixed(place, place / "nowhere", "refused")]) == 2
+    assert "nowhere/manifest.json does not exist" in capsys.readouterr().err
+
+
+# The dry run
+
+
+SHAPE = GPTConfig(block_size=64, vocab_size=500, n_layer=3, n_head=4, n_embd=64)
+
+
+def config_of(rank: int, **lora) -> Config:
+    sizes = {"model": Model(block_size=64), "train": Train(micro_batch=4, batch_tokens=256)}
+    return Config(**sizes, lora=Lora(rank=rank, **lora))
+
+
+def counted(rank: int) -> dict[str, int]:
+    """Bytes by category after a step of a model with these adapters."""
+    model = GPT(SHAPE, torch.Generator().manual_seed(0))
+    model = add_lora(model, rank) if rank else model
+    optimizer, ids = make_optimizer(model, 1e-3), torch.zeros(4, 65, dtype=torch.int64)
+    x, y = ids[:, :-1].clone(), ids[:, 1:].clone()
+    activations = saved_bytes(lambda: model(x, y), exclude=model.parameters())
+    train_step(model, optimizer, [(x, y)])
+    held = {"parameters": list(model.parameters()), "activations": []}
+    held["gradients"] = [p.grad for p in model.parameters() if p.grad is not None]
+    held["optimizer"] = [t for state in optimizer.state.values() for t in state.values()]
+    return {name: sum(t.nbytes for t in some) for name, some in held.items()} | {"activations": activations}
+
+
+@pytest.mark.parametrize("rank", [0, 2, 8])
+def test_the_memory_of_an_adapter_run_is_that_of_its_step(rank):
+    held = of_adapters(memory_by_category(SHAPE, 4, 64), SHAPE, config_of(rank))
+    there = counted(rank)
+    for name in ("parameters", "gradients"):
+        assert held[name] == pytest.approx(there[name]), name
+    assert held["optimizer"] == pytest.approx(there["optimizer"], rel=0.01, abs=200)
+    assert held["activations"] == pytest.approx(there["activations"], rel=0.1)
+    if rank:
+        assert held["optimizer"] < 0.2 * memory_by_category(SHAPE, 4, 64)["optimizer"]
+
+
+def test_adapters_are_counted_as_they_are_made_and_a_wrong_rank_is_refused():
+    model = add_lora(GPT(SHAPE), 3, targets=["c_fc"])
+    assert adapter_numbers(SHAPE, config_of(3, targets=("c_fc",))) == sum(
+        p.numel() for p in lora_parameters(model).values()
+    )
+    assert adapter_numbers(SHAPE, config_of(0)) == 0
+    with pytest.raises(ValueError, match="rank=65 must be an integer from 1 to 64"):
+        adapter_numbers(SHAPE, config_of(65))
+
+
+def test_a_frozen_model_has_a_smaller_bound_and_any_other_the_same():
+    parts = predict_step(SHAPE, 4, 64, Roofline("example", {"float32": 1e12}, 1e12), fused=True)
+    assert frozen(parts, SHAPE, config_of(0)) == parts
+    less = frozen(parts, SHAPE, config_of(4))
+    assert all(less[key] <= parts[key] for key in parts) and less.keys() == parts.keys()
+    assert less["mlp", "backward"] == parts["mlp", "backward"] / 2
+    assert less["mlp", "forward"] == parts["mlp", "forward"]
+    assert less["optimizer", "update"] < 0.2 * parts["optimizer", "update"]
+
+
+def test_a_dry_run_says_adapters_and_the_epochs_of_each_folder(place, old, capsys, monkeypatch):
+    monkeypatch.setattr(dryrun, "measure_roofline", lambda device: Roofline("cpu", {"float32": 1e9}, 1e9))
+    said, *overrides = mixed(place, old, "dry")
+    config = load_config(said, overrides)
+    dry_run(config)
+    told = capsys.readouterr().out
+    assert ", and 1,536 in adapters, which alone are trained" in told
+    rows = STEPS * B
+    for folder, share in ((place / "data", 3), (old, 1)):
+        documents = len(DocumentStream(open_shards(folder, "train"), 1, T).starts)
+        assert f"epochs      {rows * share / 4 / documents:.2f} of {documents} documents in {folder}" in told
+    assert not (place / "dry").exists(), "a dry run has written something"
+    dry_run(load_config(said, [*overrides, "lora.rank=0", "data.mix=null"]))
+    told = capsys.readouterr().out
+    assert "adapters" not in told and told.count("epochs") == 1
+    with pytest.raises(ValueError, match="rank=17 must be an integer from 1 to 16"):
+        dry_run(load_config(said, [*overrides, "lora.rank=17"]))

@@ -1,0 +1,103 @@
+"""Fine-tuning runs that are killed: with adapters, a mixture, answers, and all three, they end with the same bits."""
+
+import json
+import os
+import random
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small_run import COMPUTING, WRITING, lines, run_in_child, small, write_text
+
+from nanogpt import checkpoint
+from nanogpt.config import Config
+from nanogpt.labs.long_run.assemble import ensure_data
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.training import scale_init
+from nanogpt.weights import save_model
+
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows"),
+    pytest.mark.usefixtures("one_thread"),
+]
+KEYS = {  # what each case changes in a run of two blocks that begins with a model of its own
+    "adapters": {"lora_rank": 2},
+    "mixture": {"data_mix": {"data": 3, "other": 1}},
+    "answers": {"data_answers_after": " saw"},
+    "all three": {
+        "lora_rank": 2,
+        "data_mix": {"data": 3, "other": 1},
+        "data_answers_after": " saw",
+        "model_dropout": 0.1,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Two texts as shards with one tokenizer, and a model to begin with."""
+    folder = tmp_path_factory.mktemp("kills")
+    write_text(folder / "text.txt", paragraphs=60)
+    manifest = ensure_data(small(folder).data)
+    (folder / "other.txt").write_text("the old dog sang.\n\nred moon, old sun, the cat ran.\n\n" * 20)
+    changes = {"data_dir": str(folder / "other"), "data_source": str(folder / "other.txt")}
+    ensure_data(small(folder, data_tokenizer=str(folder / "data/tokenizer.json"), **changes).data)
+    shape = GPTConfig(block_size=16, vocab_size=manifest["vocab_size"], n_layer=1, n_head=2, n_embd=16)
+    save_model(scale_init(GPT(shape, torch.Generator().manual_seed(5))), folder / "base")
+    return folder
+
+
+def run_of(folder: Path, case: str, name: str) -> Config:
+    changes = dict(KEYS[case])
+    if "data_mix" in changes:
+        changes["data_mix"] = {str(folder / key): weight for key, weight in changes["data_mix"].items()}
+    config = small(folder, run_dir=str(folder / name), eval_sample_every=0, **changes)
+    return replace(config, init_from=str(folder / "base"))
+
+
+def bits(config: Config) -> tuple:
+    """All that a run ends with: its lines, and every file of its last checkpoint but what names the folder and times."""
+    last = checkpoint.latest(config.run.dir)
+    state = json.loads((last / "state.json").read_text())
+    kept = {key: state[key] for key in ("step", "updates", "data", "best", "windows")}
+    return lines(config.run.dir), kept, {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
+
+
+def killed_until_done(config: Config, kinds: list, dice: random.Random, events: list[str]) -> list[str]:
+    """Kill the run, each time before a random one of the events that are left of the next kind; then let it end.
+
+    What it was killed before.
+    """
+    died = []
+    for number, among in enumerate(kinds):
+        often = sum(name in among for name in events) // (len(kinds) - number + 1)
+        code, said = run_in_child(config, dice.randint(1, max(1, often)), among)
+        assert code == -signal.SIGKILL and said["died"] in among, (
+            f"it was not killed: exit code {code}, {said}"
+        )
+        died.append(said["died"])
+    code, said = run_in_child(config)
+    assert code == 0 and said.get("ended") == config.train.max_steps, (
+        f"it cannot go on after its kills: {said}"
+    )
+    return died
+
+
+@pytest.mark.parametrize(
+    ("case", "often"),
+    [("all three", 2), *(pytest.param(case, 4, marks=pytest.mark.slow) for case in KEYS)],
+)
+def test_a_run_that_is_killed_ends_with_the_same_bits(case, often, folder):
+    """Half of the kills come within a step or an evaluation, half at a change of the disk."""
+    whole = run_of(folder, case, f"whole {case} {often}")
+    code, said = run_in_child(whole)
+    assert code == 0 and said["ended"] == 30, f"the uninterrupted run failed: {said}"
+    killed = run_of(folder, case, f"killed {case} {often}")
+    died = killed_until_done(killed, [COMPUTING, WRITING] * (often // 2), random.Random(case), said["events"])
+    assert sum(name in COMPUTING for name in died) == often // 2 == sum(name in WRITING for name in died)
+    told, state, files = bits(killed)
+    assert told == lines(whole.run.dir), "the lines of metrics.jsonl differ"
+    assert (told, state, files) == bits(whole), "the last checkpoint differs"
+    assert ("adapter.safetensors" in files) == ("lora_rank" in KEYS[case])

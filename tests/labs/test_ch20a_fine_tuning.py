@@ -1,0 +1,126 @@
+"""Adapters, a mixture and answers on two ranks: the same run as on one, also if it goes on with another number."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import in_ranks
+from small_run import lines, small, write_text
+
+from nanogpt import checkpoint
+from nanogpt.config import Config
+from nanogpt.labs.long_run import trainer
+from nanogpt.labs.long_run.assemble import ensure_data
+from nanogpt.labs.long_run.compare import verdict
+from nanogpt.metrics import read_metrics
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.training import scale_init
+from nanogpt.weights import save_model
+
+pytestmark = [
+    pytest.mark.skipif(
+        not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
+    ),
+    pytest.mark.usefixtures("one_thread"),
+]
+BOUND = 2e-5  # nats, over 12 steps
+ALL = {"lora_rank", "data_mix", "data_answers_after"}
+in_runs = partial(in_ranks, seconds=None)  # the trainer opens the group
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Two texts as shards with one tokenizer, and a model to begin with."""
+    folder = tmp_path_factory.mktemp("fine-tuning")
+    write_text(folder / "text.txt", paragraphs=60)
+    manifest = ensure_data(small(folder).data)
+    (folder / "other.txt").write_text("the old dog sang.\n\nred moon, old sun, the cat ran.\n\n" * 20)
+    changes = {"data_dir": str(folder / "other"), "data_source": str(folder / "other.txt")}
+    ensure_data(small(folder, data_tokenizer=str(folder / "data/tokenizer.json"), **changes).data)
+    shape = GPTConfig(block_size=16, vocab_size=manifest["vocab_size"], n_layer=1, n_head=2, n_embd=16)
+    save_model(scale_init(GPT(shape, torch.Generator().manual_seed(5))), folder / "base")
+    return folder
+
+
+def run_of(folder: Path, keys: set[str], name: str, **changes) -> Config:
+    """12 steps of 4 micro-batches of 4 rows, without dropout, evaluated every 6."""
+    values = {"lora_rank": 2, "data_answers_after": " saw"}
+    values["data_mix"] = {str(folder / "data"): 3, str(folder / "other"): 1}
+    said = {"train_max_steps": 12, "train_batch_tokens": 256, "model_dropout": 0.0, "eval_every": 6}
+    said |= {"eval_sample_every": 0, "run_dir": str(folder / name)} | {key: values[key] for key in keys}
+    return replace(small(folder, **said | changes), init_from=str(folder / "base"))
+
+
+def fit(ranks, config: Config) -> int:
+    return trainer.fit(config).step
+
+
+def fit_and_stop(ranks, config: Config, step: int) -> int:
+    """Train; in a step the file `stop` is made."""
+    one_step = trainer.one_step
+
+    def stopping(run):
+        if run.step == step - 1 and ranks.rank == 0:
+            (run.folder / "stop").touch()
+        return one_step(run)
+
+    trainer.one_step = stopping
+    return trainer.fit(config).step
+
+
+def same(a: Config, b: Config) -> None:
+    """Each column of the two runs agrees; so does the place in the data."""
+    one, two = read_metrics(a.run.dir), read_metrics(b.run.dir)
+    columns = ["loss", "norm", "val_loss"] + [key for key in one[-1] if key.startswith("val_loss of")]
+    for name in columns:
+        apart, said = verdict(one, two, name)
+        assert apart < BOUND, said
+    assert [line["step"] for line in two] == list(range(1, 13)), "a line is there twice, or missing"
+    places = [checkpoint.load(checkpoint.latest(config.run.dir))["data"]["position"] for config in (a, b)]
+    assert places[0] == places[1] == 12 * 16, "the place in the data is not the row that both have come to"
+
+
+@pytest.mark.parametrize(
+    "keys", [ALL, *(pytest.param({key}, marks=pytest.mark.slow) for key in sorted(ALL))], ids=str
+)
+def test_two_ranks_are_the_same_run(keys, folder):
+    name = " ".join(sorted(keys))
+    alone, shared = run_of(folder, keys, f"one {name}"), run_of(folder, keys, f"two {name}")
+    trainer.fit(alone)
+    assert in_runs(fit, 2, shared) == [12, 12]
+    same(alone, shared)
+    kept = {path.name for path in checkpoint.latest(shared.run.dir).iterdir()}
+    assert ("adapter.safetensors" in kept) == ("lora_rank" in keys)
+
+
+@pytest.mark.slow
+def test_it_goes_on_with_another_number_of_ranks(folder):
+    alone, moved = run_of(folder, ALL, "never moved"), run_of(folder, ALL, "moved")
+    trainer.fit(alone)
+    assert in_runs(fit_and_stop, 2, moved, 5) == [5, 5]
+    trainer.fit(moved)
+    same(alone, moved)
+
+
+@pytest.mark.slow
+def test_the_same_number_goes_on_bit_for_bit(folder):
+    whole, stopped = (run_of(folder, ALL, name, model_dropout=0.2) for name in ("whole", "stopped"))
+    assert in_runs(fit, 2, whole) == [12, 12]
+    assert in_runs(fit_and_stop, 2, stopped, 5) == [5, 5]
+    assert in_runs(fit, 2, stopped) == [12, 12]
+    assert lines(whole.run.dir) == lines(stopped.run.dir), "the losses differ"
+    ends = [(checkpoint.latest(c.run.dir) / "adapter.safetensors").read_bytes() for c in (whole, stopped)]
+    assert ends[0] == ends[1], "the adapters differ"
+
+
+def test_one_rank_that_moves_alone_would_be_seen(folder):
+    """The bound is far below what a wrong mean over the answers would do."""
+    alone = run_of(folder, ALL, "with the bound")
+    trainer.fit(alone)
+    other = run_of(folder, ALL, "beyond the bound", optim_lr=1.01e-2)
+    trainer.fit(other)
+    with pytest.raises(AssertionError):
+        same(alone, other)

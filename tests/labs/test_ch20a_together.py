@@ -1,0 +1,325 @@
+"""The trainer on several ranks: one run, whatever their number; stopped, gone on with, refused, together."""
+
+import json
+import os
+import re
+import signal
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import in_ranks
+from small_run import Poisoned, lines, small, weights, write_text
+
+from nanogpt import checkpoint
+from nanogpt.cli import main
+from nanogpt.config import load_config
+from nanogpt.distributed import Ranks
+from nanogpt.evaluate import evaluate
+from nanogpt.labs.long_run import trainer
+from nanogpt.labs.long_run.compare import verdict
+from nanogpt.labs.long_run.stopping import exit_code
+from nanogpt.labs.long_run.together import held_loss, my_documents, remedy, seed_step, too_large
+from nanogpt.metrics import read_metrics
+from nanogpt.model import GPT, GPTConfig
+
+pytestmark = [
+    pytest.mark.skipif(
+        not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
+    ),
+    pytest.mark.usefixtures("one_thread"),
+]
+BOUND = 2e-5  # nats, over 12 steps at a rate of 1e-2; measured 1e-6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("together")
+    write_text(folder / "text.txt", paragraphs=60)
+    return folder
+
+
+@pytest.fixture
+def config(folder, tmp_path):
+    """12 steps of 4 micro-batches of 4 rows, without dropout, evaluated every 6."""
+    return partial(
+        small, folder, run_dir=str(tmp_path / "run"), train_max_steps=12, train_batch_tokens=256,
+        model_dropout=0.0, eval_every=6, eval_sample_every=0,
+    )  # fmt: skip
+
+
+def fit(ranks: Ranks, config) -> int:
+    return trainer.fit(config).step
+
+
+def fit_and_stop(ranks: Ranks, config, step: int, who: int, how: str) -> int:
+    """Train; at a step one rank gets a signal, or the file `stop` is made."""
+    one_step = trainer.one_step
+
+    def stopping(run):
+        if run.step == step - 1 and ranks.rank == who:
+            (run.folder / "stop").touch() if how == "file" else signal.raise_signal(signal.SIGTERM)
+        return one_step(run)
+
+    trainer.one_step = stopping
+    return trainer.fit(config).step
+
+
+in_runs = partial(in_ranks, seconds=None)  # the trainer opens the group
+
+
+def worst(a: str | Path, b: str | Path, name: str = "loss") -> float:
+    apart, said = verdict(read_metrics(a), read_metrics(b), name)
+    print(said)
+    return apart
+
+
+@pytest.fixture
+def one(config, tmp_path) -> str:
+    """The run of one process."""
+    whole = config(run_dir=str(tmp_path / "one"))
+    trainer.fit(whole)
+    return whole.run.dir
+
+
+# The same run
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("documents", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_any_number_of_ranks_is_the_same_run(size, documents, config, tmp_path):
+    alone = config(run_dir=str(tmp_path / "one"), data_documents=documents)
+    trainer.fit(alone)
+    several = config(data_documents=documents)
+    assert in_runs(fit, size, several) == [12] * size
+    for name in ("loss", "norm", "val_loss"):
+        assert worst(alone.run.dir, several.run.dir, name) < BOUND, (
+            f"{name}: {size} ranks are another run than one"
+        )
+    assert worst(alone.run.dir, several.run.dir, "lr") == 0
+    assert [line["step"] for line in lines(several.run.dir)] == list(range(1, 13)), (
+        "a line is there twice, or missing"
+    )
+    assert main(["compare", alone.run.dir, several.run.dir, "--bound", str(BOUND)]) == 0
+    state = checkpoint.load(checkpoint.latest(several.run.dir))
+    assert state["data"] == checkpoint.load(checkpoint.latest(alone.run.dir))["data"], (
+        "the place in the data differs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(2, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(4, 2), (4, 1), (1, 4)])],
+)
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(first, then, config, one):
+    stopped = config()
+    assert in_runs(fit_and_stop, first, stopped, 5, 0, "file") == [5] * first
+    assert in_runs(fit, then, stopped) == [12] * then
+    assert worst(one, stopped.run.dir) < BOUND, "the curve has a seam"
+    assert len(lines(stopped.run.dir)) == 12
+
+
+def test_the_same_number_goes_on_bit_for_bit_with_dropout_too(config, tmp_path):
+    whole, stopped = config(model_dropout=0.2, run_dir=str(tmp_path / "whole")), config(model_dropout=0.2)
+    in_runs(fit, 2, whole)
+    in_runs(fit_and_stop, 2, stopped, 5, 0, "file")
+    in_runs(fit, 2, stopped)
+    assert lines(whole.run.dir) == lines(stopped.run.dir), "the losses differ"
+    assert weights(whole.run.dir) == weights(stopped.run.dir), "the weights differ"
+
+
+# Stopping
+
+
+@pytest.mark.parametrize("who", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(who, config):
+    assert in_runs(fit_and_stop, 2, config(), 7, who, "signal") == [7, 7]
+    assert checkpoint.latest(config().run.dir).name == "step_000007"
+
+
+def nan_on_rank_1(ranks: Ranks, config) -> tuple:
+    """Rank 1's loss is NaN in step 5."""
+    step, made = trainer.train_step, []
+
+    def poisoned(model, *rest, **named):
+        made.append(1)
+        return step(
+            Poisoned(model, float("nan") if len(made) == 5 and ranks.rank == 1 else 1.0), *rest, **named
+        )
+
+    trainer.train_step = poisoned
+    run = trainer.fit(config)
+    return run.updates, dict(run.skipped)
+
+
+@pytest.mark.slow
+def test_a_step_that_is_not_finite_on_one_rank_is_skipped_by_all(config):
+    """A rank that skipped alone would have other weights from then on."""
+    assert in_runs(nan_on_rank_1, 2, config()) == [(11, {"not finite": 1})] * 2
+    kept = sorted(path.name for path in Path(config().run.dir, "skipped").iterdir())
+    assert kept == ["step_000005.bin", "step_000005.rank1.bin"], "the batch that did it is not kept whole"
+
+
+# Refusing
+
+
+def fit_differently(ranks: Ranks, config, other) -> None:
+    trainer.fit(other if ranks.rank == 1 else config)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"optim_lr": 2e-2}, "rank 1 has another configuration than rank 0"),
+        pytest.param({"run_dir": "elsewhere"}, "rank 1 has another configuration", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_with_another_configuration_is_refused_at_the_start(change, said, config):
+    for result in in_runs(fit_differently, 2, config(), config(**change)):
+        assert isinstance(result, ValueError) and said in str(result), result
+    assert not list(Path(config().run.dir).glob("step_*")), "steps were made"
+
+
+def fit_with_other_files(ranks: Ranks, config, what: str) -> None:
+    from nanogpt.labs.long_run import together
+
+    if ranks.rank == 1 and what == "code":
+        together.code_hash = lambda: "0ther"
+    if ranks.rank == 1 and what == "checkpoint":
+        from nanogpt.labs.long_run import assemble
+
+        assemble.latest = lambda folder: None
+    trainer.fit(config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["code", "checkpoint"])
+def test_a_rank_with_other_code_or_another_checkpoint_is_refused(what, config):
+    if what == "checkpoint":
+        trainer.fit(config(train_max_steps=4))
+    for result in in_runs(fit_with_other_files, 2, config(), what):
+        assert isinstance(result, ValueError) and f"rank 1 has another {what} than rank 0" in str(result), (
+            result
+        )
+
+
+def test_a_batch_that_cannot_be_dealt_is_one_sentence(config):
+    for result in in_runs(fit, 3, config()):
+        assert (
+            "train.batch_tokens=256 is 4 × train.micro_batch=4 × model.block_size=16: not to be dealt to 3 ranks; "
+            "make train.batch_tokens a multiple of 3 × model.block_size" in str(result)
+        )
+
+
+@pytest.mark.parametrize(("ranks", "micro_batch"), [(8, 2), (16, 1), (2, 4)])
+def test_the_remedy_is_one_that_can_be_dealt_and_keeps_the_batch(ranks, micro_batch, config):
+    said = remedy(config(), ranks)
+    assert said == f"set train.micro_batch={micro_batch}, which keeps the batch"
+    assert config(train_micro_batch=micro_batch).micro_batches % ranks == 0
+
+
+def test_tiny_can_be_shared_by_two_processes_as_it_is():
+    assert load_config("tiny").micro_batches % 2 == 0
+
+
+def test_another_trainer_in_the_folder_is_refused_by_all(config):
+    from nanogpt.labs.corpora.chunks import alone_in
+
+    with alone_in(Path(config().run.dir)):
+        first, second = in_runs(fit, 2, config())
+    assert "another trainer writes into" in str(first) and "rank 0 failed with ValueError" in str(second), (
+        first,
+        second,
+    )
+
+
+# Evaluation
+
+
+def test_the_parts_of_an_evaluation_are_whole_documents_and_add_up(folder, config):
+    trainer.fit(config())
+    eot = json.loads((folder / "data/manifest.json").read_text())["eot"]
+    generator = np.random.default_rng(0)
+    documents = [np.r_[eot, generator.integers(0, eot, n)] for n in generator.integers(1, 40, 23)]
+    tokens = np.concatenate(documents).astype(np.uint16)
+    for size in (1, 2, 5, 23, 30):
+        parts = [my_documents(tokens, eot, Ranks(rank, rank, size)) for rank in range(size)]
+        assert sum(len(part) - 1 for part in parts) == len(tokens) - 1, "a token is lost or counted twice"
+        assert all(part[0] == eot for part in parts if len(part) > 1), "a document is cut"
+
+
+def loss_of(ranks: Ranks, tokens, eot: int) -> float:
+    model = GPT(
+        GPTConfig(block_size=16, vocab_size=eot + 1, n_layer=1, n_head=2, n_embd=16),
+        torch.Generator().manual_seed(0),
+    )
+    return held_loss(ranks, evaluate, model, [tokens, tokens[:9]], eot)
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_shared_evaluation_is_the_whole_one(size):
+    tokens = np.random.default_rng(0).integers(0, 20, 300).astype(np.uint16)
+    tokens[0] = 19
+    whole = loss_of(Ranks(), tokens, 19)
+    for loss in in_ranks(loss_of, size, tokens, 19):
+        assert loss == pytest.approx(whole, abs=1e-6)
+
+
+def test_dropout_differs_by_rank_and_step_and_is_left_alone_for_one_process():
+    def drawn(ranks: Ranks, step: int) -> float:
+        seed_step(0, step, SimpleNamespace(rank=ranks.rank, world_size=ranks.size))
+        return torch.rand(()).item()
+
+    several = [drawn(Ranks(rank, rank, 4), step) for rank in range(4) for step in range(3)]
+    assert len(set(several)) == 12, "two ranks, or two steps, drop the same units"
+    assert drawn(Ranks(1, 1, 4), 2) == several[5], "a run that goes on draws other numbers"
+    torch.manual_seed(1)
+    first = torch.rand(2)[1].item()
+    torch.manual_seed(1)
+    torch.rand(())
+    assert drawn(Ranks(), 0) == first, "a run of one process is disturbed"
+
+
+TOO_LARGE = [
+    ["model.n_layer=1000000000"],
+    ["model.n_embd=1000000000"],
+    ["model.padded_vocab_size=1000000000000"],
+    ["model.block_size=1000000000000", "train.batch_tokens=4000000000000"],
+    ["train.micro_batch=100000000", "train.batch_tokens=12800000000"],
+]
+
+
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="this system does not say how much memory it has")
+@pytest.mark.parametrize("asked", TOO_LARGE, ids=lambda asked: asked[0])
+def test_what_no_memory_holds_is_refused_before_anything_is_made(asked, tmp_path, monkeypatch, capsys):
+    """A billion layers were once built one after the other, until the machine had no memory left."""
+    monkeypatch.setattr(trainer, "resume", None)
+    made = [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data", "run.device=cpu"]
+    assert main(["train", "tiny", *asked, *made]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("train: model.n_layer=") and asked[0] in said and said.count("\n") == 1, said
+    assert re.search(r"need at least [\d,]+ GB a process .*; cpu has \d+ GB: lower the largest$", said), said
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="this system does not say how much memory it has")
+def test_what_fits_is_not_refused():
+    """A small model, and a large one whose state is cut over so many ranks that each has room."""
+    cpu = torch.device("cpu")
+    assert not too_large(load_config("tiny"), cpu, 1)
+    large = load_config("tiny", ["model.n_layer=1000000", "model.n_embd=1024"])
+    assert too_large(large, cpu, 1) and not too_large(large, cpu, 10**6)
+
+
+@pytest.mark.parametrize("name, code", [("TORCHELASTIC_RUN_ID", 0), ("ELSEWHERE", 1)])
+def test_under_torchrun_a_planned_stop_is_no_failure(monkeypatch, name, code):
+    """torchrun would start the ranks again, and the run would go on."""
+    monkeypatch.setenv(name, "none")
+    half = SimpleNamespace(step=7, stopped="the file stop", config=load_config("tiny"))
+    assert exit_code(half) == code
+    half.stopped = "SIGTERM"
+    assert exit_code(half) == 143

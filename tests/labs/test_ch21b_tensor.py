@@ -1,0 +1,302 @@
+"""Several ranks with a part of each layer are one process: the same losses, gradients, norms and weights.
+
+The ranks are real processes, which talk by gloo over this machine's loopback.
+"""
+
+import importlib.util
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from ranks import drilled_on_gpus, in_ranks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import loss_parallel
+
+from nanogpt.distributed import Ranks
+from nanogpt.fsdp import shard
+from nanogpt.labs.drills.tensor import cutter, in_way
+from nanogpt.labs.parallel.tensor import (
+    by_part,
+    by_rank,
+    check_split,
+    full_cut_state,
+    plain,
+    split,
+)
+from nanogpt.labs.parallel.tensor_by_hand import (
+    SEQUENCE,
+    Row,
+    enter,
+    leave,
+    split_block,
+    vocab_embedding,
+    vocab_loss,
+)
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import make_optimizer
+from nanogpt.training import train_step
+from nanogpt.weights import load_model, save_model
+
+pytestmark = pytest.mark.skipif(
+    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
+)
+SHAPE = GPTConfig(
+    block_size=16, vocab_size=97, n_layer=2, n_head=4, n_embd=32
+)  # 97 leaves the last rank fewer rows
+ROWS, STEPS, CLIP = 4, 6, 0.5
+BOUND = 5e-6  # float32, sums in another order: gradients by their length, losses in nats, norms; measured 4e-7 to 2e-6
+
+
+@pytest.fixture(scope="module")
+def seed(tmp_path_factory) -> str:
+    """The folder of the weights with which all begin; their biases and gains are not 0 and 1, where much is forgiven."""
+    model, g = GPT(SHAPE, torch.Generator().manual_seed(0)), torch.Generator().manual_seed(1)
+    for p in model.parameters():
+        p.data += 0.05 * torch.randn(p.shape, generator=g)
+    save_model(model, folder := tmp_path_factory.mktemp("seed"))
+    return str(folder)
+
+
+def rows(step: int, part: int = 0, of: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """A part of a batch in which later rows have fewer targets."""
+    ids = torch.randint(97, (ROWS, 17), generator=torch.Generator().manual_seed(step))
+    x, y = ids[:, :-1].contiguous(), ids[:, 1:].clone()
+    for row in range(ROWS):
+        y[row, 15 - 3 * row :] = -100
+    return x.chunk(of)[part], y.chunk(of)[part]
+
+
+def curve(ranks: Ranks, folder: str, way: str) -> dict:
+    """Losses and norms of a few steps of train_step, the first gradient, and how the last weights do in a plain GPT."""
+    model, replica = load_model(folder).train(), Ranks()
+    if way.startswith("data × "):
+        mesh = init_device_mesh("cpu", (2, ranks.size // 2), mesh_dim_names=("dp", "tp"))
+        shard(split(model, mesh["tp"], sequence=way.endswith("sequence")), mesh["dp"])
+        replica = replace(ranks, rank=mesh["dp"].get_local_rank(), size=2)
+    else:
+        in_way(model, way, ranks)
+    optimizer, losses, norms, mean = (
+        make_optimizer(model, 1e-2),
+        [],
+        [],
+        ranks.mean if replica.size > 1 else None,
+    )
+    for step in range(STEPS):
+        options = {"clip": CLIP, "accept": lambda loss, norm: not norms.append(norm.item()), "mean": mean}
+        batch = [rows(step, replica.rank, replica.size)]
+        losses.append(train_step(model, optimizer, batch, **options).item())
+        if step == 0:
+            grads = plain(model, ((n, p.grad) for n, p in model.named_parameters()))
+            gradient = torch.cat([g.flatten() for g in grads.values()])
+    alone = GPT(SHAPE)
+    alone.load_state_dict(full_cut_state(model), strict=False)
+    with torch.no_grad():
+        apart = (model(rows(0)[0])[0] - alone(rows(0)[0])[0]).abs().max().item()
+    return {"losses": losses, "norms": norms, "gradient": gradient.numpy(), "apart": apart}
+
+
+@pytest.fixture(scope="module")
+def alone(seed) -> dict:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found = curve(Ranks(), seed, "one process")
+    torch.set_num_threads(threads)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "way"),
+    [
+        (2, "sequence"),
+        (4, "data × tensor"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((2, "split"), (4, "split"), (4, "sequence"), (4, "data × sequence"))
+        ),
+    ],
+)
+def test_a_split_model_is_one_process(size, way, seed, alone):
+    for found in in_ranks(curve, size, seed, way):
+        gradient, other = torch.from_numpy(found["gradient"]), torch.from_numpy(alone["gradient"])
+        apart = ((gradient - other).norm() / other.norm()).item()
+        worst = {k: max(abs(a - b) for a, b in zip(found[k], alone[k])) for k in ("losses", "norms")}
+        print(f"gradient {apart:.1e}, losses {worst['losses']:.1e}, norms {worst['norms']:.1e}")
+        assert min(alone["norms"]) > CLIP, "nothing was clipped"
+        assert max(apart, *worst.values()) < BOUND
+        assert found["apart"] < 1e-5, (
+            "a GPT of one process, loaded from full_cut_state, computes something else"
+        )
+
+
+def unclipped(ranks: Ranks, folder: str, way: str) -> tuple[list, float]:
+    """Losses of a few steps, and how far this rank's first gradients are from its pieces of one process's."""
+    model = in_way(load_model(folder).train(), way, ranks)
+    optimizer = make_optimizer(model, 1e-2)
+    losses = [train_step(model, optimizer, [rows(0)]).item()]
+    one = load_model(folder).train()
+    one(*rows(0))[1].backward()
+    for p in one.parameters():  # a gradient, cut as the weight is
+        p.data = p.grad
+    for block in one.transformer.h if way == "by hand" else ():
+        split_block(block, cutter(ranks))
+    pairs = zip(model.parameters(), one.parameters())
+    apart = max((p.grad - q.data).norm().item() / one.transformer.wte.weight.norm().item() for p, q in pairs)
+    return losses + [train_step(model, optimizer, [rows(s)]).item() for s in range(1, STEPS)], apart
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_by_hand_is_one_process(size, seed):
+    losses, _ = unclipped(Ranks(), seed, "one process")
+    for found, apart in in_ranks(unclipped, size, seed, "by hand"):
+        assert max(abs(a - b) for a, b in zip(found, losses)) < BOUND and apart < BOUND
+
+
+# By hand, in one block
+
+
+def block_by_hand(ranks: Ranks, folder: str) -> dict:
+    """Of the first block with sequence parallelism: how far output and gradients are from one process's, by length."""
+    model = load_model(folder)
+    block, whole = model.transformer.h[0], load_model(folder).transformer.h[0]
+    x = torch.randn(3, 16, 32, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    y = whole(x)
+    (y * torch.arange(16)[:, None]).sum().backward()
+    cut = cutter(ranks)
+    split_block(block, cut, ends=SEQUENCE)
+    part = cut(x, 1).requires_grad_()
+    out = block(part)
+    (out * cut(torch.arange(16)[:, None], 0)).sum().backward()
+    gain = block.ln_1.weight.grad.clone()
+    dist.all_reduce(gain)  # each rank has seen its positions
+    pairs = [(out, cut(y, 1)), (part.grad, cut(x.grad, 1)), (gain, whole.ln_1.weight.grad)]
+    pairs.append((block.mlp.c_fc.weight.grad, cut(whole.mlp.c_fc.weight.grad, 0)))
+    return max(((a - b).norm() / b.norm()).item() for a, b in pairs)
+
+
+def vocabulary(ranks: Ranks, V: int) -> list[float]:
+    """Loss, gradients and embedding of a vocabulary in parts, ours and PyTorch's, by their distance from one process."""
+    g, C, cut = torch.Generator().manual_seed(3), 8, cutter(ranks)
+    table = torch.randn(V, C, generator=g, requires_grad=True)
+    ids, targets = torch.randint(V, (2, 5), generator=g), torch.randint(V, (10,), generator=g)
+    ids[0, 0], targets[0], targets[3] = V - 1, V - 1, -100
+    loss = F.cross_entropy((logits := F.embedding(ids, table).flatten(0, 1) @ table.T) * 50, targets)
+    loss.backward()  # tied: the table's gradient from both ends; × 50: exponentials overflow without the maximum
+    part, first = cut(table, 0).requires_grad_(), sum(len(p) for p in table.chunk(ranks.size)[: ranks.rank])
+    x = vocab_embedding(ids, part, first).flatten(0, 1)
+    theirs = vocab_loss(enter(x) @ part.T * 50, targets, first)
+    theirs.backward()
+    pairs = [(theirs, loss), (part.grad, cut(table.grad, 0)), (x, F.embedding(ids, table).flatten(0, 1))]
+    with loss_parallel(), CommDebugMode() as comm:
+        mesh, shape = (
+            init_device_mesh("cpu", (ranks.size,)),
+            {"shape": logits.shape, "stride": logits.stride()},
+        )
+        torchs = DTensor.from_local(cut(logits * 50, 1), mesh, [Shard(1)], **shape)
+        pairs.append((F.cross_entropy(torchs, targets).to_local(), loss))
+    assert comm.get_total_counts() == 3, "PyTorch's loss needs other collectives than ours"
+    return [((a - b).norm() / b.norm()).item() for a, b in pairs]
+
+
+def of_a_rank(ranks: Ranks, folder: str) -> tuple[float, list[list[float]]]:
+    return block_by_hand(ranks, folder), [vocabulary(ranks, V) for V in (50_257, 96, 101)]
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_sequence_by_hand_and_a_vocabulary_in_parts_are_one_process(size, seed):
+    for apart, vocabularies in in_ranks(of_a_rank, size, seed):
+        assert apart < BOUND, "sequence parallelism by hand computes another block"
+        assert max(map(max, vocabularies)) < BOUND, (
+            f"loss, gradient, embedding, PyTorch's loss: {vocabularies}"
+        )
+
+
+# What is sent
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch.distributed._local_tensor") is None,
+    reason="PyTorch without local tensors",
+)
+def test_two_all_reduces_each_way_and_one_bias():
+    from course.local_ranks import local_ranks
+
+    for n, T in ((2, 6), (4, 8)):
+        block = GPT(SHAPE, torch.Generator().manual_seed(0)).transformer.h[0]
+        with local_ranks(n) as ranked:
+
+            def cut(x, dim, n=n, ranked=ranked):
+                return ranked(lambda rank: x.detach().chunk(n, dim)[rank].clone())
+
+            split_block(block, cut)
+            x = torch.randn(3, T, 32, requires_grad=True)
+            with ranked.counted() as forward:
+                y = block(x)
+            with ranked.counted() as backward:
+                y.sum().backward()
+            assert forward == backward == [("allreduce", 4 * 3 * T * 32)] * 2
+            row = Row(cut(torch.zeros(5, 4), 1), torch.arange(5.0))
+            assert ranked.same(row(cut(torch.randn(1, 1, 4), 2))).flatten().tolist() == [0, 1, 2, 3, 4]
+            z = ranked(lambda rank: torch.ones(2))
+            assert ranked.same(leave(z)).tolist() == [n, n]
+
+
+# Orders, and what cannot be
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_ranks_rows_are_its_heads_q_k_and_v(n):
+    rows = torch.arange(3 * 8 * 4).view(24, 4)
+    assert torch.equal(by_part(by_rank(rows, n), n), rows)
+    for rank, part in enumerate(by_rank(rows, n).chunk(n)):
+        assert torch.equal(part, torch.cat([third.chunk(n)[rank] for third in rows.chunk(3)]))
+
+
+@pytest.mark.parametrize(
+    ("change", "n", "said"),
+    [
+        ({}, 3, "n_head=4 heads cannot be dealt to 3 ranks"),
+        ({"dropout": 0.1}, 2, "dropout=0.1"),
+        ({"vocab_size": 5}, 4, "vocab_size=5 leaves a rank of 4 without a token"),
+    ],
+)
+def test_what_cannot_be_split_is_one_line(change, n, said):
+    with pytest.raises(ValueError, match=said):
+        check_split(GPT(replace(SHAPE, **change)), SimpleNamespace(ndim=1, size=lambda: n))
+
+
+def refused(ranks: Ranks, folder: str) -> list[str]:
+    mesh, said = init_device_mesh("cpu", (ranks.size, 1), mesh_dim_names=("tp", "dp")), []
+    whole = load_model(folder)
+    assert split(whole, mesh["dp"]) is whole and not isinstance(whole.lm_head.weight, DTensor), (
+        "one rank is no split"
+    )
+    for call in (
+        lambda: split(load_model(folder), mesh),
+        lambda: split(load_model(folder), mesh["tp"], sequence=True)(torch.zeros(1, 7, dtype=torch.long)),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            said.append(str(error))
+    model = split(load_model(folder), mesh["tp"])  # the precision of the activations is that of the sums
+    loss, other = (train_step(m, make_optimizer(m, 1e-3), [rows(0)], "bf16").item() for m in (model, whole))
+    return [*said, abs(loss - other)]
+
+
+def test_meshes_and_lengths_that_cannot_be_and_bfloat16(seed):
+    for mesh, length, apart in in_ranks(refused, 2, seed):
+        assert "pass mesh['tp']" in mesh and "7 positions cannot be dealt to 2 ranks" in length
+        assert apart < 0.02, "in bf16, a split model has another loss"
+
+
+@pytest.mark.gpu
+def test_the_drills_of_21b_run_on_gpus(tmp_path):
+    from nanogpt.labs.drills.tensor import DRILLS
+
+    found = drilled_on_gpus(tmp_path, *(f"drills.tensor:{name}" for name in DRILLS))
+    assert set(found) == {f"drills.tensor:{name}" for name in DRILLS}

@@ -1,0 +1,267 @@
+"""A row over several ranks is the same row: attention, its gradients, and a whole model's losses.
+
+The ranks are real processes, which talk by gloo over this machine's loopback.
+"""
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import drilled_on_gpus, in_ranks
+
+from nanogpt.distributed import Ranks, replicate
+from nanogpt.labs.parallel.ring import (
+    ContextParallel,
+    contiguous,
+    place,
+    positions,
+    ring_attention,
+    tiles,
+    zigzag,
+)
+from nanogpt.model import GPT, GPTConfig, attention_weights
+from nanogpt.optim import make_optimizer
+from nanogpt.training import train_step
+from nanogpt.weights import load_model, save_model
+
+GLOO = pytest.mark.skipif(
+    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
+)
+SPLITS = {"contiguous": contiguous, "zigzag": zigzag}
+NEAR = 4e-6  # float32: outputs and gradients of size 1, tiles added in another order; measured up to 9.5e-7
+BOUND, DRIFT = 2e-6, 2e-5  # float32: gradients by their length; losses of 4.6 nats over STEPS steps of Adam
+STEPS, T, V = 4, 32, 96
+
+# Who has what
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
+def test_the_zigzag_balances_exactly_and_misses_nothing(n):
+    for T in (2 * n, 10 * n):
+        where = positions(T, zigzag(n))
+        assert where.flatten().sort().values.tolist() == list(range(T)), "a position is missing or held twice"
+        assert (where + 1).sum(1).unique().numel() == 1, "the ranks have different numbers of pairs"
+    steps = [[len(tiles(zigzag(n)[r], zigzag(n)[r - s])) for r in range(n)] for s in range(n)]
+    assert steps == [[3] * n] + [[2] * n] * (n - 1), "not every step is the same work for all ranks"
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_contiguous_chunks_do_not_balance(n):
+    work = (positions(64 * n, contiguous(n)) + 1).sum(1)
+    assert (work[-1] / work.float().mean()).item() == pytest.approx((2 * n - 1) / n, rel=0.01)
+
+
+@pytest.mark.slow
+def test_the_zigzag_is_pytorchs():
+    balancer = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._load_balancer")
+    for n in (2, 4):
+        order = balancer._HeadTailLoadBalancer(8 * n, n, "cpu")._generate_indices().flatten()
+        assert order.tolist() == positions(8 * n, zigzag(n)).flatten().tolist()
+
+
+@pytest.mark.parametrize("T", [0, 7, 12])
+def test_tokens_that_do_not_divide_are_one_clear_line(T):
+    with pytest.raises(ValueError, match=f"^T={T} is no multiple of 8, the chunks of the row on 4 ranks$"):
+        positions(T, zigzag(4))
+
+
+# Attention
+
+
+def qkvg(T: int, heads: int = 2, d: int = 8) -> torch.Tensor:
+    return torch.randn(4, 2, heads, T, d, generator=torch.Generator().manual_seed(0))
+
+
+def attended(q, k, v, grad, attend) -> list[torch.Tensor]:
+    """Output and the gradients of q, k, v."""
+    q, k, v = (z.clone().requires_grad_() for z in (q, k, v))
+    return [out := attend(q, k, v), *torch.autograd.grad(out, (q, k, v), grad)]
+
+
+def around_the_ring(ranks: Ranks, T: int, name: str, dtype=torch.float32) -> list:
+    split = SPLITS[name](ranks.size)
+    mine = qkvg(T)[..., positions(T, split)[ranks.rank], :].to(dtype)
+    out = attended(*mine, lambda q, k, v: ring_attention(q, k, v, split=split))
+    return [z.detach().float().numpy() for z in out]
+
+
+def assert_whole(parts: list, T: int, name: str, bound: float, dtype=torch.float32) -> None:
+    q, k, v, grad = qkvg(T).to(dtype).float()
+    wanted = attended(q, k, v, grad, lambda q, k, v: attention_weights(q, k) @ v)
+    order = positions(T, SPLITS[name](len(parts))).flatten().argsort()
+    for what, whole, *each in zip(("out", "dq", "dk", "dv"), wanted, *parts):
+        found = torch.cat([torch.from_numpy(z) for z in each], -2)[..., order, :]
+        apart = (found - whole).abs().max().item()
+        print(f"{name} {what} {apart:.1e}")
+        assert apart < bound, f"{what} is {apart:.1e} from attention over the whole row"
+
+
+@GLOO
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [
+        (3, "zigzag"),  # with two ranks, right is left
+        *(pytest.param(n, s, marks=pytest.mark.slow) for n in (2, 4) for s in SPLITS),
+    ],
+)
+def test_ring_attention_is_attention_with_gradients_at_their_owners(size, name):
+    assert_whole(in_ranks(around_the_ring, size, 24, name), 24, name, NEAR)
+
+
+@GLOO
+@pytest.mark.slow
+def test_in_bf16_it_computes_in_float32_and_rounds_once():
+    """What one rounding of numbers up to 4 does: half a step of 2^-7 or 2^-6."""
+    assert_whole(
+        in_ranks(around_the_ring, 2, 24, "zigzag", torch.bfloat16), 24, "zigzag", 2**-6, torch.bfloat16
+    )
+
+
+def test_one_rank_is_a_ring_of_one_and_backward_its_derivative():
+    assert_whole([around_the_ring(Ranks(), 24, "zigzag")], 24, "zigzag", NEAR)
+    tiny = [z.requires_grad_() for z in torch.randn(3, 1, 4, 2, dtype=torch.float64)]
+    assert torch.autograd.gradcheck(ring_attention, tiny)
+    with pytest.raises(ValueError, match="the split is for 2 ranks, the group has 1"):
+        ring_attention(*tiny, split=zigzag(2))
+
+
+def in_pairs(ranks: Ranks) -> tuple:
+    """Two groups of two, each with a ring of its own."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    group = groups[ranks.rank // 2]
+    mine = qkvg(8)[..., positions(8, zigzag(2))[place(group)[0]], :]
+    mine = mine * (1 + ranks.rank // 2)  # the pairs have different rows
+    out = attended(*mine, lambda q, k, v: ring_attention(q, k, v, group))
+    found = [z.detach().numpy() for z in out]
+    for each in groups:
+        if each != dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(each)
+    return found
+
+
+@GLOO
+@pytest.mark.slow
+def test_a_group_is_a_ring_of_its_own():
+    results = in_ranks(in_pairs, 4)
+    assert_whole(results[:2], 8, "zigzag", NEAR)
+    assert abs(results[2][0] - 2 * results[0][0]).max() > 0.1, "the second pair has the first one's rows"
+
+
+# A whole model
+
+
+def seed_model(folder) -> None:
+    shape = GPTConfig(block_size=T, vocab_size=V, n_layer=2, n_head=2, n_embd=32)
+    save_model(GPT(shape, torch.Generator().manual_seed(0)), folder)
+
+
+def rows(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two micro-batches; in the second only the first three targets count, which all lie on rank 0."""
+    ids = torch.randint(V, (4, T + 1), generator=torch.Generator().manual_seed(seed))
+    x, y = ids[:, :-1].contiguous(), ids[:, 1:].clone()
+    y[2:, 3:] = -100
+    return x, y
+
+
+def curve(ranks: Ranks, folder, how=None, clip=1.0, average=True) -> dict:
+    """Losses, first gradient, and last weights; how: model -> its ContextParallel, None for one process."""
+    model, losses = load_model(folder).train(), []
+    wrapped = how(model, ranks.size) if how else model
+    replica, optimizer = replicate(wrapped, ranks), make_optimizer(model, 1e-2)
+    for step in range(STEPS):
+        x, y = (wrapped.columns(z) if how else z for z in rows(step))
+        parts, mean = list(zip(x.chunk(2), y.chunk(2))), ranks.mean if average else None
+        losses.append(ranks.mean(train_step(replica, optimizer, parts, clip=clip, mean=mean)).item())
+        if step == 0:
+            gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return {"losses": losses, "gradient": gradient.numpy(), "weights": weights.numpy()}
+
+
+def by_zigzag(model, n):
+    return ContextParallel(model)
+
+
+def by_contiguous(model, n):
+    return ContextParallel(model, split=contiguous(n))
+
+
+def with_own_positions(model, n):
+    wrapped = ContextParallel(model)
+    wrapped.positions = torch.arange
+    return wrapped
+
+
+@pytest.fixture(scope="module")
+def seed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seed")
+    seed_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(seed) -> dict:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found = curve(Ranks(), seed)
+    torch.set_num_threads(threads)
+    return found
+
+
+def distances(a: dict, b: dict) -> tuple[float, float]:
+    """Of the first gradient, by its length, and of the losses, in nats."""
+    gradient, other = torch.from_numpy(a["gradient"]), torch.from_numpy(b["gradient"])
+    apart = ((gradient - other).norm() / other.norm()).item()
+    return apart, max(abs(x - y) for x, y in zip(a["losses"], b["losses"]))
+
+
+@GLOO
+@pytest.mark.parametrize(
+    ("size", "how"),
+    [
+        (2, by_zigzag),
+        pytest.param(4, by_zigzag, marks=pytest.mark.slow),
+        *(pytest.param(n, by_contiguous, marks=pytest.mark.slow) for n in (2, 4)),
+    ],
+)
+def test_a_model_trains_as_in_one_process(seed, alone, size, how):
+    results = in_ranks(curve, size, seed, how)
+    for other in results[1:]:
+        assert (other["weights"] == results[0]["weights"]).all(), "the ranks have different weights"
+    gradient, losses = distances(results[0], alone)
+    print(f"{size} ranks: gradient {gradient:.1e}, losses {losses:.1e}")
+    assert gradient < BOUND, f"the gradients are {gradient:.1e} of their length apart"
+    assert losses < DRIFT, f"the losses are {losses:.1e} nats apart"
+
+
+@GLOO
+@pytest.mark.slow
+def test_what_is_wrong_is_far_beyond_the_bound(seed, alone):
+    gradient, losses = distances(in_ranks(curve, 2, seed, with_own_positions)[0], alone)
+    assert gradient > 1e3 * BOUND and losses > 1e2 * DRIFT, (
+        "positions that start anew on each rank did no harm"
+    )
+    gradient, _ = distances(in_ranks(curve, 2, seed, by_zigzag, 1.0, False)[0], alone)
+    assert gradient > 1e3 * BOUND, "a mean of the ranks' means did no harm"
+
+
+def test_rows_dropout_and_lengths_that_cannot_work_are_one_sentence():
+    shape = GPTConfig(block_size=8, vocab_size=V, n_layer=1, n_head=2, n_embd=16)
+    with pytest.raises(ValueError, match=r"^dropout=0.1: ring attention .*; set 0$"):
+        ContextParallel(GPT(GPTConfig(**{**vars(shape), "dropout": 0.1})))
+    wrapped = ContextParallel(GPT(shape), split=zigzag(2))
+    with pytest.raises(ValueError, match=r"^T=6 is no multiple of 4, the chunks"):
+        wrapped.columns(torch.zeros(1, 6, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"^6 tokens on each of 2 ranks exceed block_size=8"):
+        wrapped(torch.zeros(1, 6, dtype=torch.long))
+
+
+def test_alone_it_is_the_model():
+    model = GPT(GPTConfig(block_size=8, vocab_size=V, n_layer=2, n_head=2, n_embd=16)).eval()
+    x = torch.randint(V, (2, 8))
+    torch.testing.assert_close(ContextParallel(model)(x, x), model(x, x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_the_drills_of_the_ring_run_on_gpus(tmp_path):
+    found = drilled_on_gpus(tmp_path, "drills.ring:sent", "drills.ring:same")
+    assert max(found["drills.ring:same"]["zigzag"]["apart"].values()) < 1e-4

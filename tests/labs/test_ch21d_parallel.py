@@ -1,0 +1,585 @@
+"""Chapter 21d: a run in any layout. The law: how a run is laid out over processes changes neither losses nor norms."""
+
+import os
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from gpu_drills import drilled, two_gpus
+from ranks import in_ranks
+from small_run import lines, small, weights, write_text
+
+from nanogpt import checkpoint
+from nanogpt.config import load_config
+from nanogpt.distributed import Ranks
+from nanogpt.evaluate import evaluate
+from nanogpt.labs.long_run import assemble, trainer
+from nanogpt.labs.long_run.compare import verdict
+from nanogpt.labs.parallel.laid_out import (
+    compile_blocks,
+    evaluate_together,
+    fill,
+    first_weights,
+    gathered_model,
+    join,
+    made_in_parts,
+    optimizer_for,
+    saved_weights,
+)
+from nanogpt.labs.parallel.layout import Parallel, check_layout, data_parallel
+from nanogpt.metrics import read_metrics
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import local_part, make_optimizer
+from nanogpt.pretrained import from_hf, to_hf
+from nanogpt.roofline import peak_memory
+from nanogpt.stories import ensure_corpus
+from nanogpt.training import train_step
+from nanogpt.weights import load_model, save_model
+
+pytestmark = [
+    pytest.mark.skipif(
+        not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
+    ),
+    pytest.mark.usefixtures("one_thread"),
+]
+BOUND = (
+    2e-5  # nats, over 8 steps at a rate of 1e-2: sums in another order, which Adam carries on; measured 2e-6
+)
+GRIDS = {  # processes, and how they are laid out
+    "one": (1, Parallel()),
+    "copies 2": (2, Parallel(dp=2)),
+    "parts 2": (2, Parallel(dp=2, shard=True)),
+    "parts 4": (4, Parallel(shard=True)),
+    "cuts 2": (2, Parallel(tp=2)),
+    "parts × cuts": (4, Parallel(dp=2, shard=True, tp=2)),
+    "copies × cuts": (4, Parallel(dp=2, tp=2)),
+    "copies × parts": (4, Parallel(shard=True, copies=2, recompute=True)),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("layouts")
+    write_text(folder / "text.txt", paragraphs=60)
+    return folder
+
+
+def short(folder: Path, run: Path, **changes):
+    """8 steps of 4 micro-batches of 4 rows, without dropout, evaluated every 4."""
+    said = {"train_max_steps": 8, "train_batch_tokens": 256, "model_n_layer": 2, "model_dropout": 0.0}
+    said |= {"eval_every": 4, "eval_sample_every": 0, "run_dir": str(run)}
+    return small(folder, **said | changes)
+
+
+def fit(ranks, config) -> int:
+    return trainer.fit(config).step
+
+
+def fit_and_stop(ranks, config, step: int) -> int:
+    """Train; in a step the file `stop` is made."""
+    one_step = trainer.one_step
+
+    def stopping(run):
+        if run.step == step - 1 and ranks.rank == 0:
+            (run.folder / "stop").touch()
+        return one_step(run)
+
+    trainer.one_step = stopping
+    try:
+        return trainer.fit(config).step
+    finally:
+        trainer.one_step = one_step
+
+
+def fit_all(ranks, jobs: list) -> list[int]:
+    """Several runs, one after the other, in one start of the processes; jobs: configuration, and where to stop or None."""
+    return [fit_and_stop(ranks, config, stop) if stop else fit(ranks, config) for config, stop in jobs]
+
+
+def started(processes: int, jobs: list) -> None:
+    """All jobs in one start, each trained to its end."""
+    ends = [stop or config.train.max_steps for config, stop in jobs]
+    assert in_ranks(fit_all, processes, jobs, seconds=None) == [ends] * processes
+
+
+def train(grid: str, config, call=fit, *rest):
+    """What all its processes return alike; the trainer opens their group."""
+    processes, layout = GRIDS[grid]
+    done = in_ranks(call, processes, replace(config, parallel=layout), *rest, seconds=None)
+    assert len({str(each) for each in done}) == 1, done
+    return done[0]
+
+
+@pytest.fixture(scope="module")
+def one(folder, tmp_path_factory) -> str:
+    """The run of one process."""
+    config = short(folder, tmp_path_factory.mktemp("one") / "run", eval_sample_every=8)
+    assert train("one", config) == 8
+    return config.run.dir
+
+
+def worst(a, b, name: str = "loss") -> float:
+    apart, said = verdict(read_metrics(a), read_metrics(b), name)
+    print(said)
+    return apart
+
+
+def furthest(a: GPT, b: GPT) -> float:
+    theirs = b.state_dict()
+    return max((x - theirs[name]).abs().max().item() for name, x in a.state_dict().items())
+
+
+# The runs of the slow tests, in six starts of processes: a start costs as much as a run, and the next run in the same
+# processes finds what PyTorch has worked out for the first (DTensor's rules). (name, layout, where to stop); who is
+# stopped goes on in a later start.
+STARTS = [
+    (1, [("one → parts × cuts", "one", 3), ("bf16 one", "one", None), ("fp16 one", "one", None)]),
+    (
+        4,
+        [
+            ("whole parts × cuts", "parts × cuts", None),
+            ("stopped parts × cuts", "parts × cuts", 3),
+            ("parts × cuts → one", "parts × cuts", 3),
+            ("one → parts × cuts", "parts × cuts", None),
+            ("copies × cuts", "copies × cuts", None),
+            ("copies × cuts → copies 2", "copies × cuts", 3),
+            ("parts 4", "parts 4", None),
+            ("parts 4 → cuts 2", "parts 4", 3),
+            ("copies × parts", "copies × parts", None),
+        ],
+    ),
+    (
+        2,
+        [
+            ("whole parts 2", "parts 2", None),
+            ("stopped parts 2", "parts 2", 3),
+            ("parts 2", "parts 2", None),
+            ("bf16 parts 2", "parts 2", None),
+            ("fp16 parts 2", "parts 2", None),
+            ("cuts 2", "cuts 2", None),
+            ("parts 4 → cuts 2", "cuts 2", None),
+            ("copies × cuts → copies 2", "copies 2", None),
+        ],
+    ),
+    (4, [("stopped parts × cuts", "parts × cuts", None)]),
+    (2, [("stopped parts 2", "parts 2", None)]),
+    (1, [("parts × cuts → one", "one", None)]),
+]
+
+
+def changes_of(name: str) -> dict:
+    """What a run of STARTS has that is not `short`'s."""
+    if name.startswith(("bf16", "fp16")):
+        return {"train_dtype": name[:4]}
+    if name.endswith("parts 2") and name.startswith(("whole", "stopped")):
+        return {"model_dropout": 0.2}
+    return {"eval_sample_every": 8} if name in GRIDS else {}
+
+
+@pytest.fixture(scope="module")
+def runs(folder, tmp_path_factory) -> Path:
+    """The folder with all runs of STARTS."""
+    home = tmp_path_factory.mktemp("runs")
+    for processes, jobs in STARTS:
+        assert all(GRIDS[grid][0] == processes for _, grid, _ in jobs)
+        configs = [short(folder, home / name, **changes_of(name)) for name, _, _ in jobs]
+        layouts = [GRIDS[grid][1] for _, grid, _ in jobs]
+        laid = [replace(config, parallel=layout) for config, layout in zip(configs, layouts)]
+        started(processes, [(config, stop) for config, (_, _, stop) in zip(laid, jobs)])
+    return home
+
+
+# The same run
+
+
+def slow(name: str):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+def is_the_same_run(run: Path, one: str, grid: str, export: Path) -> None:
+    for name in ("loss", "norm", "val_loss"):
+        assert worst(one, run, name) < BOUND, f"{name}: {grid} is another run than one process"
+    assert (run / "samples/step_000008.txt").exists(), "no sample was written"
+    ours, theirs = (load_model(checkpoint.latest(each)) for each in (run, one))
+    assert furthest(ours, theirs) < 1e-3, "the saved weights are others than one process's"
+    to_hf(ours, export)
+    assert furthest(from_hf(export), ours) == 0, "the export for transformers is another model"
+
+
+def test_the_grid_is_the_same_run(folder, tmp_path, one):
+    config = short(folder, tmp_path / "run", eval_sample_every=8)
+    assert train("parts × cuts", config) == 8
+    is_the_same_run(tmp_path / "run", one, "parts × cuts", tmp_path / "hf")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grid", ["parts 2", "parts 4", "cuts 2", "copies × cuts", "copies × parts"])
+def test_every_layout_is_the_same_run(grid, runs, tmp_path, one):
+    is_the_same_run(runs / grid, one, grid, tmp_path / "hf")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_16_bits_on_shards_are_the_same_run_too(precision, runs):
+    apart = worst(runs / f"{precision} one", runs / f"{precision} parts 2")
+    assert apart < 0.02, "16 bits round at 0.4%, not more"
+
+
+# Made in parts, compiled, in 16 bits, validated
+
+
+SHAPE = GPTConfig(block_size=12, vocab_size=97, n_layer=2, n_head=4, n_embd=40)
+HELD = [np.array([0, *range(1, n), 0], dtype=np.uint16) for n in (60, 33)]  # one document each; 0 ends it
+WIDE = [
+    {side // tp, 40} for side in (120, 40, 160) for tp in (1, 2)
+]  # the sides of a block's matrices, and cut
+AUTOCAST_BOUND = 0.02
+
+
+def batch(step: int, readers: Ranks) -> list:
+    """A reader's rows of 8."""
+    ids = torch.randint(97, (8, 13), generator=torch.Generator().manual_seed(step))
+    return [tuple(x.chunk(readers.size)[readers.rank].contiguous() for x in (ids[:, :-1], ids[:, 1:]))]
+
+
+def copies_after_forward(model: GPT, stepper, some, precision: str) -> int:
+    """Bytes of the blocks' matrices in 16 bits that are alive between forward and backward."""
+    kept = {}
+
+    def pack(x):
+        part = local_part(x)[0]
+        if part.dim() == 2 and part.dtype == torch.bfloat16 and {*part.shape} in WIDE:
+            kept[part.untyped_storage()._cdata] = part.untyped_storage()
+        return x
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x),
+        torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
+    ):
+        loss = stepper(*some)[1]
+    alive = sum(storage.nbytes() for storage in kept.values())
+    loss.backward()
+    return alive
+
+
+def steps_in(ranks: Ranks, layout: Parallel, folder: Path, compiled=False, dtype="float32") -> dict:
+    """Four steps of a model that was made in parts; validation; what is gathered in the end is kept by rank 0."""
+    config = SimpleNamespace(parallel=layout, train=SimpleNamespace(dtype=dtype))
+    weights = first_weights(SHAPE, torch.Generator().manual_seed(0))
+    model, readers = made_in_parts(SHAPE, weights, config, ranks)
+    stepper = compile_blocks(model) if compiled else model
+    optimizer = optimizer_for(model, 1e-2, dtype, betas=(0.9, 0.98), weight_decay=0.01)
+    losses, val = [], []
+    for step in range(4):
+        loss = train_step(stepper, optimizer, batch(step, readers), dtype, clip=0.5, mean=ranks.mean)
+        losses.append(loss.item())
+        val.append(evaluate_together(model, HELD, 0, ranks, 2, dtype))
+    copies = copies_after_forward(model, stepper, batch(9, readers)[0], dtype)
+    gathered = gathered_model(model)
+    assert (gathered is None) == (ranks.rank > 0), "not rank 0 alone has the complete model"
+    if gathered:
+        save_model(gathered, folder)
+    dist.barrier()
+    fill(model, saved_weights(folder))  # in place of themselves
+    again = evaluate_together(model, HELD, 0, ranks, 7, dtype)
+    return {"losses": losses, "val": val, "again": again, "copies": copies}
+
+
+def making(ranks: Ranks) -> dict:
+    """The peak, in weights of one model, while a model is made part by part; and the largest tensor."""
+    shape = replace(SHAPE, n_layer=6)
+    config = SimpleNamespace(parallel=Parallel(shard=True), train=SimpleNamespace(dtype="float32"))
+    sizes = [x.nbytes for _, x in first_weights(shape)]
+    peak = peak_memory(lambda: made_in_parts(shape, first_weights(shape), config, ranks), ranks.device)
+    return {"peak": peak / sum(sizes), "share": 1 / ranks.size + max(sizes) / sum(sizes)}
+
+
+def several_layouts(ranks: Ranks, cases: list, folder: Path) -> dict:
+    found = {"making": making(ranks)}
+    for number, (name, layout, options) in enumerate(cases):
+        found[name] = steps_in(ranks, layout, folder / f"{number}", **options)
+    return found
+
+
+def alone_in(dtype: str) -> dict:
+    """What one process finds."""
+    model = GPT(SHAPE, torch.Generator().manual_seed(0))
+    optimizer, losses, val = make_optimizer(model, 1e-2), [], []
+    for step in range(4):
+        losses.append(train_step(model, optimizer, batch(step, Ranks()), dtype, clip=0.5).item())
+        val.append(evaluate(model, HELD, 0, 2, dtype))
+    return {"losses": losses, "val": val}
+
+
+def faqs_layouts() -> list[str]:
+    """What the FAQ says that one may add to `torchrun … -m nanogpt train`."""
+    faq = (Path(__file__).parents[2] / "site/faq.md").read_text(encoding="utf-8")
+    return re.findall(r"^torchrun .* train \S+ +# (parallel[^:]*):", faq, re.MULTILINE)
+
+
+COMPILED = {"compiled": True}
+CASES = {
+    2: [
+        ("parts, compiled", Parallel(shard=True), COMPILED),
+        ("parts, bf16", Parallel(shard=True), {"dtype": "bf16"}),
+        ("cuts", Parallel(tp=2), {}),
+    ],
+    4: [
+        ("grid, bf16", Parallel(shard=True, tp=2), {"dtype": "bf16"}),
+        ("copies × parts, recomputed", Parallel(shard=True, copies=2, recompute=True), {}),
+    ]
+    + [(words, load_config("gpt2-124M", words.split()).parallel, COMPILED) for words in faqs_layouts()],
+}
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_made_in_parts_compiled_and_validated_as_one_process(size, tmp_path):
+    """What the configuration lets through also compiles: gpt2-124M does, with the words of the FAQ. No rank is ever whole."""
+    cases, ones = CASES[size], {dtype: alone_in(dtype) for dtype in ("float32", "bf16")}
+    for found in in_ranks(several_layouts, size, cases, tmp_path, seconds=300.0):
+        peak, share = found["making"]["peak"], found["making"]["share"]
+        assert share < 0.75 and peak < 1.3 * share, f"{peak:.2f} weights at the peak, its part {share:.2f}"
+        for name, _, options in cases:
+            dtype, has = options.get("dtype", "float32"), found[name]
+            bound = AUTOCAST_BOUND if dtype == "bf16" else 2e-4 if options else BOUND
+            for kind in ("losses", "val"):
+                apart = max(abs(a - b) for a, b in zip(has[kind], ones[dtype][kind], strict=True))
+                assert apart < bound, f"{name}, {kind}: {apart:.1e} from one process"
+            assert abs(has["again"] - has["val"][-1]) < 1e-5, (
+                f"{name}: filled from a file it is another model"
+            )
+            assert has["copies"] == 0, f"{name} keeps {has['copies']} bytes of 16-bit copies after forward"
+
+
+def test_the_faqs_command_is_found():
+    assert faqs_layouts(), "the FAQ names no layout, or this file does not find it"
+
+
+@pytest.mark.gpu
+@two_gpus
+def test_the_drills_find_the_same_by_nccl(tmp_path):
+    ensure_corpus(tmp_path / "stories")
+    names = ["drills.layouts:ways", "drills.layouts:making"]
+    found = drilled(names, str(tmp_path / "stories"), tmp_path / "found.json")
+    ways = found["drills.layouts:ways"]
+    for name, way in ways.items():
+        for (loss, norm), (one, its) in zip(way["told"], ways["one process"]["told"], strict=True):
+            assert abs(loss - one) < 1e-3 and abs(norm - its) < 1e-3, f"{name}: another loss or norm"
+    assert found["drills.layouts:making"]["peaks"]["part by part"] < found["drills.layouts:making"]["weights"]
+
+
+# Gone on with
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("parts × cuts", "one"),
+        ("parts 4", "cuts 2"),
+        ("one", "parts × cuts"),
+        ("copies × cuts", "copies 2"),
+    ],
+)
+def test_a_checkpoint_goes_on_in_another_layout(first, then, runs, one):
+    assert worst(one, runs / f"{first} → {then}") < BOUND, "the curve has a seam"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grid", ["parts 2", "parts × cuts"])
+def test_the_same_layout_goes_on_bit_for_bit(grid, runs):
+    whole, stopped = runs / f"whole {grid}", runs / f"stopped {grid}"
+    assert lines(whole) == lines(stopped), "the losses differ"
+    assert weights(whole) == weights(stopped), "the weights differ"
+    states = [checkpoint.load(checkpoint.latest(run))["optimizer"] for run in (whole, stopped)]
+    for i, moments in states[0]["state"].items():
+        for what, x in moments.items():
+            assert torch.equal(x, states[1]["state"][i][what]), f"{what} of parameter {i} differs"
+
+
+# Impossible ones, each in one line
+
+
+IN_PARTS = Parallel(shard=True, save_parts=True)
+
+
+def fit_or_die(ranks: Ranks, config, step: int) -> int:
+    """Train; rank 1 dies while it writes its parts of this step's checkpoint, after rank 0 has written its own."""
+    from nanogpt import fsdp
+
+    save_parts = fsdp.save_parts
+
+    def dying(folder, model, optimizer):
+        if folder.name.startswith(f".step_{step:06d}") and ranks.rank == 1:
+            folder.mkdir(exist_ok=True)
+            (folder / "half").write_bytes(b"half of it")
+            os._exit(1)
+        save_parts(folder, model, optimizer)
+
+    fsdp.save_parts = dying
+    return trainer.fit(config).step
+
+
+def in_parts(folder: Path, run: Path, **changes):
+    return replace(short(folder, run, **changes), parallel=IN_PARTS)
+
+
+KILLED = {"model_dropout": 0.2, "run_checkpoint_every": 4, "run_keep": 9}
+
+
+@pytest.fixture(scope="module")
+def parts(folder, tmp_path_factory) -> Path:
+    """Three runs of two ranks that save in parts, in one start: whole, one that stops after step 3, and a short one."""
+    home = tmp_path_factory.mktemp("parts")
+    whole = in_parts(folder, home / "whole", **KILLED)
+    stopped, short_one = (
+        in_parts(folder, home / "stopped"),
+        in_parts(folder, home / "short", train_max_steps=4),
+    )
+    started(2, [(whole, None), (stopped, 3), (short_one, None)])
+    return home
+
+
+def test_in_parts_a_run_goes_on_bit_for_bit_and_a_kill_leaves_the_checkpoint_before(folder, parts, tmp_path):
+    killed, config = tmp_path / "killed", in_parts(folder, tmp_path / "killed", **KILLED)
+    in_ranks(fit_or_die, 2, config, 8, seconds=None, never=(0,))
+    assert checkpoint.latest(killed).name == "step_000004", "the checkpoint before the kill is not the newest"
+    assert in_ranks(fit, 2, config, seconds=None) == [8, 8]
+    assert lines(killed) == lines(parts / "whole"), "the losses differ"
+    assert not list(killed.glob(".*.tmp")), "what the kill left is still there"
+    files = {path.name: path.read_bytes() for path in sorted((killed / "step_000008").glob("*.distcp"))}
+    assert len(files) == 2, "not every rank has written a file"
+    models = []
+    for run in (killed, parts / "whole"):
+        join(run / "step_000008", tmp_path / "joined" / run.name)
+        models.append(load_model(tmp_path / "joined" / run.name))
+        assert (tmp_path / "joined" / run.name / "tokenizer.json").exists(), "`sample` needs its words"
+    assert furthest(*models) == 0, "the weights differ"
+
+
+@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_parts_go_on_with_another_number_of_ranks(size, folder, parts, tmp_path, one):
+    shutil.copytree(parts / "stopped", tmp_path / "run")
+    config = in_parts(folder, tmp_path / "run")
+    assert in_ranks(fit, size, config, seconds=None) == [8] * size
+    assert worst(one, config.run.dir) < BOUND, "the curve has a seam"
+
+
+def test_parts_are_no_model_and_need_shards(folder, parts, tmp_path):
+    with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
+        checkpoint.chosen(parts / "short")
+    for place in (parts / "short", checkpoint.latest(parts / "short")):
+        begins = replace(short(folder, tmp_path / "new"), init_from=str(place))
+        with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
+            assemble.assemble(begins)
+    config = in_parts(folder, tmp_path / "run")
+    for layout in (Parallel(save_parts=True), Parallel(shard=True, tp=2, save_parts=True)):
+        with pytest.raises(ValueError, match=r"parallel\.save_parts=true needs parallel\.shard=true and"):
+            check_layout(layout, config.model, config.train)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("parallel.tp=3", "parallel.tp=3 must divide model.n_head=8, as 1, 2, 4, 8 do"),
+        ("parallel.tp=2 model.dropout=0.1", "model.dropout=0.1 with parallel.tp=2: masks would differ"),
+        ("parallel.tp=2 train.dtype=bf16-masters", "needs complete weights, not parallel.tp=2; take bf16"),
+        ("parallel.shard=true train.dtype=bf16-masters", "needs complete weights, not parallel.shard=true"),
+        ("parallel.copies=2", "parallel.copies=2 are of parts; set parallel.shard=true, or leave it out"),
+        ("parallel.dp=0", "command line: parallel.dp=0 must be greater than 0"),
+        ("parallel.tp=two", 'command line: parallel.tp="two" must be a valid integer'),
+        ("parallel.shard=1", "command line: parallel.shard=1 must be a valid boolean"),
+        ("parallel.pp=2", "command line: there is no key parallel.pp; did you mean parallel.tp?"),
+        ("parallel=2", "parallel is a section and takes keys of its own: parallel.dp, "),
+    ],
+)
+def test_what_no_number_of_processes_can_run_is_one_line(words, says):
+    with pytest.raises(ValueError) as error:
+        load_config("tiny", words.split())
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("layout", "processes", "says"),
+    [
+        (
+            Parallel(dp=2, tp=2),
+            2,
+            "parallel.dp=2 × parallel.tp=2 needs 4 processes; 2 were started (torchrun",
+        ),
+        (Parallel(dp=2), 1, "parallel.dp=2 × parallel.tp=1 needs 2 processes; 1 was started (torchrun"),
+        (Parallel(dp=2), 4, "parallel.dp=2 × parallel.tp=1 needs 2 processes; 4 were started (torchrun"),
+        (Parallel(tp=4), 6, "parallel.tp=4 needs a multiple of 4 processes; 6 were started"),
+        (Parallel(shard=True, copies=3), 4, "parallel.copies=3 must divide parallel.dp=4"),
+    ],
+)
+def test_another_number_of_processes_is_one_line(layout, processes, says):
+    with pytest.raises(ValueError) as error:
+        data_parallel(layout, processes)
+    assert str(error.value).startswith(says)
+
+
+def test_without_a_word_all_processes_read_different_rows():
+    assert [data_parallel(Parallel(), n) for n in (1, 2, 8)] == [1, 2, 8]
+    assert data_parallel(Parallel(tp=4, shard=True), 8) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "batch", "says"),
+    [
+        (Parallel(dp=4), 256, "parallel.dp=4 × parallel.tp=1 needs 4 processes; 2 were started"),
+        (
+            Parallel(shard=True),
+            192,
+            "3 × train.micro_batch=4 × model.block_size=16: not to be dealt to 2 ranks",
+        ),
+    ],
+)
+def test_the_trainer_refuses_before_anything_is_written(layout, batch, says, folder, tmp_path):
+    config = replace(short(folder, tmp_path / "run", train_batch_tokens=batch), parallel=layout)
+    for error in in_ranks(fit, 2, config, seconds=None):
+        assert isinstance(error, ValueError) and says in str(error), error
+    assert not list((tmp_path / "run").glob("step_*")), "a checkpoint of a run that was refused"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [Parallel(shard=True), Parallel(tp=2)], ids=["parts", "cuts"])
+def test_adapters_and_answers_in_a_model_in_parts_are_refused_in_one_line(layout, folder, tmp_path):
+    for changes in ({"lora_rank": 2}, {"data_answers_after": " saw"}):
+        config = replace(short(folder, tmp_path / "run", **changes), parallel=layout)
+        for error in in_ranks(fit, 2, config, seconds=None):
+            assert isinstance(error, ValueError), error
+            assert str(error) == (
+                "adapters and answers need a complete model; leave out parallel.shard, parallel.tp"
+            )
+    assert not list((tmp_path / "run").glob("step_*")), "a checkpoint of a run that was refused"
+
+
+# One process
+
+
+def test_one_process_recomputes_bit_for_bit(folder, tmp_path):
+    runs = {}
+    for recompute in (False, True):
+        config = short(folder, tmp_path / str(recompute), model_dropout=0.2, train_max_steps=4)
+        runs[recompute] = trainer.fit(replace(config, parallel=Parallel(recompute=recompute))).folder
+    assert lines(runs[True]) == lines(runs[False]), "the losses differ"
+    assert weights(runs[True]) == weights(runs[False]), "the weights differ"
+
+
+def test_one_process_is_what_it_was():
+    model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8))
+    assert gathered_model(model) is model, "a model that is complete was copied"
+    assert type(optimizer_for(model, 1e-3, "float32", betas=(0.9, 0.95), weight_decay=0.1)) is type(
+        make_optimizer(model, 1e-3)
+    )
+    other = GPT(model.config)
+    fill(other, model.named_parameters())
+    assert furthest(model, other) == 0

@@ -1,0 +1,195 @@
+"""Chapter 22d: Megatron-LM's loss scaler, its scripts as our configurations, and what its logs must say."""
+
+import csv
+import math
+import random
+
+import pytest
+from conftest import ROOT
+
+from nanogpt.config import keys, load_config
+from nanogpt.labs.formats.megatron_logs import PatientScaler, agrees, expected_lines, half_unit, printed_rate
+from nanogpt.precision import LossScaler
+
+
+def rows(name):
+    with open(ROOT / "data" / "reference" / f"{name}.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def megatron(iterations):
+    """What of the published scripts the rate depends on; a test below compares it with the scripts."""
+    schedule = [
+        "optim.lr=1e-4",
+        "optim.schedule=cosine",
+        "optim.minimum=0.1",
+        f"optim.warmup={iterations // 100}",
+    ]
+    return load_config("gpt2-124M", [f"train.max_steps={iterations}", *schedule])
+
+
+@pytest.mark.parametrize("name", ["the 1 GPU log", "the TP 2 log"])
+def test_the_schedule_is_that_of_the_published_script(name):
+    a = {
+        row["argument"]: row["value"]
+        for row in rows("megatron_scripts")
+        if name in row["script"] and row["active"] == "yes"
+    }
+    o = megatron(int(a["train-iters"])).optim
+    assert (o.lr, o.lr * o.minimum, o.schedule) == (
+        float(a["lr"]),
+        pytest.approx(float(a["min-lr"])),
+        a["lr-decay-style"],
+    )
+    assert (
+        o.warmup == float(a["lr-warmup-fraction"]) * int(a["train-iters"]) and a["global-batch-size"] == "16"
+    )
+
+
+class Megatron:
+    """Megatron-LM's DynamicGradScaler (megatron/core/optimizer/grad_scaler.py), written down from its definition."""
+
+    def __init__(self, scale, window, hysteresis):
+        self.scale, self.window, self.hysteresis = scale, window, hysteresis
+        self.growth, self.left = 0, hysteresis
+
+    def update(self, found_inf):
+        if found_inf:
+            self.growth = 0
+            self.left -= 1
+            if self.left <= 0:
+                self.scale = max(self.scale * 0.5, 1.0)
+        else:
+            self.growth += 1
+            if self.growth == self.window:
+                self.growth, self.left = 0, self.hysteresis
+                self.scale *= 2.0
+
+
+@pytest.mark.parametrize("hysteresis", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_patient_scaler_decides_as_megatron_does(seed, hysteresis):
+    draw, window = random.Random(seed), 3 + seed
+    ours, theirs = (
+        PatientScaler(2.0**64, window, hysteresis=hysteresis),
+        Megatron(2.0**64, window, hysteresis),
+    )
+    for _ in range(60):
+        finite = draw.random() < 0.8
+        ours.update(finite)
+        theirs.update(not finite)
+        assert ours.scale == theirs.scale
+
+
+def test_without_patience_it_is_chapter_10s():
+    draw = random.Random(0)
+    one, other = PatientScaler(2.0**64, 4, hysteresis=1), LossScaler(2.0**64, 4)
+    for _ in range(60):
+        finite = draw.random() < 0.8
+        one.update(finite)
+        other.update(finite)
+        assert (one.scale, one.good_steps) == (other.scale, other.good_steps)
+
+
+def test_its_state_brings_it_back():
+    scaler, again = PatientScaler(2.0**32, 5), PatientScaler()
+    for finite in (False, True, False, True):
+        scaler.update(finite)
+    again.load_state_dict(scaler.state_dict())
+    assert again == scaler and again.overflows == 2
+
+
+def test_all_lines_of_the_published_log_follow_from_its_arguments():
+    log, config = rows("megatron_124m"), megatron(1000)
+    lines = expected_lines(config, [int(row["skipped"]) for row in log], PatientScaler(2.0**32))
+    for row, line in zip(log, lines, strict=True):
+        for name, value in line.items():
+            assert agrees(row[name], value), (
+                f"iteration {row['iteration']}: {name} {row[name]} is not {value}"
+            )
+    assert len(log) == 26 and sum(int(row["skipped"]) for row in log) == 21
+
+
+def test_the_rate_went_through_float32():
+    """As the log's writer has it; without, six rows differ in the last digit."""
+    log, config, updates, exact = rows("megatron_124m"), megatron(1000), 0, 0
+    for row in log:
+        updates += 10 - int(row["skipped"])
+        done = max(0, updates - 10) / 990
+        rate = 1e-5 * updates if updates < 10 else 1e-5 + 9e-5 * (1 + math.cos(math.pi * done)) / 2
+        exact += agrees(row["learning_rate"], rate)
+        assert printed_rate(config, updates) == pytest.approx(rate, rel=1e-7)
+    assert exact == 20
+
+
+def test_the_second_runs_rate_tells_its_21_skipped_iterations_and_they_its_scale():
+    (row,) = rows("megatron_tp2")
+    config = megatron(int(row["of_iterations"]))
+    fits = [n for n in range(2501) if agrees(row["lr"], printed_rate(config, n))]
+    assert fits == [2479]
+    *_, line = expected_lines(config, [1] * 21 + [0] * 2479, PatientScaler(2.0**32), every=1)
+    assert agrees(row["loss_scale"], line["loss_scale"])
+
+
+@pytest.mark.parametrize(
+    "text, half",
+    [("1.072453E+01", 5e-6), ("16", 0.5), ("3.874", 5e-4), ("9.998165E-05", 5e-12), ("4096.0", 0.05)],
+)
+def test_half_a_unit_of_the_last_digit(text, half):
+    assert half_unit(text) == pytest.approx(half)
+    assert agrees(text, float(text) + 0.9 * half) and not agrees(text, float(text) + 1.1 * half)
+
+
+def test_every_published_argument_has_a_key_or_a_reason():
+    table = {row["argument"]: row for row in rows("megatron_arguments")}
+    assert set(table) == {row["argument"] for row in rows("megatron_scripts")} and len(table) == 45
+    from torch.distributed.run import get_args_parser
+
+    options = {
+        option.replace("_", "-") for action in get_args_parser()._actions for option in action.option_strings
+    }
+    for name, row in table.items():
+        if not row["ours"]:
+            assert len(row["note"]) > 20, f"{name} has neither a key nor a reason"
+        elif row["ours"].startswith("torchrun "):
+            assert row["ours"].removeprefix("torchrun ") in options, name
+        else:
+            assert row["ours"] in keys(), f"{name}: there is no key {row['ours']}"
+
+
+def test_every_column_of_the_logs_has_a_formula():
+    table = {row["column"] for row in rows("megatron_columns")}
+    assert table == {*rows("megatron_124m")[0], "ppl"} - {"source"}
+    other = {"lr": "learning_rate"}
+    assert {other.get(name, name) for name in rows("megatron_tp2")[0]} == table - {"ppl"} | {"source"}
+
+
+def test_every_option_of_llm_c_has_a_key_or_a_reason_and_the_logs_value():
+    setup = {row["parameter"]: row["value"] for row in rows("llmc_a800_setup")}
+    table = rows("llmc_options")
+    assert len({row["option"] for row in table}) == len(table) >= 16
+    for row in table:
+        assert row["ours"] in keys() if row["ours"] else len(row["note"]) > 20, row
+        if row["parameter"] in setup:
+            assert row["value"] == setup[row["parameter"]]
+    load_config(
+        "gpt2-124M-llmc",
+        ["train.batch_tokens=458752", "train.micro_batch=56", "optim.lr=0.002", "train.max_steps=21479"],
+    )
+
+
+def test_the_table_of_six_has_losses_of_three_kinds():
+    """The numbers that the chapter tells: unlike batches, a run's middle, other rows; and three CPUs that agree."""
+    losses = {}
+    for row in rows("llmc_val_losses"):
+        losses.setdefault(row["run"].partition(" B=")[0], {})[int(row["steps_done"])] = float(row["val_loss"])
+    last = {run: max(step for step in curve if math.isfinite(curve[step])) for run, curve in losses.items()}
+    assert last.pop("A800 1 GPU bf16") == 0, "trained from scratch, in another log"
+    said = {run: round(losses[run][step], 2) for run, step in last.items()}
+    assert list(said.values()) == [3.48, 3.52, 3.70, 4.02, 4.02, 4.02]
+    assert list(last.values()) == [74, 74, 20, 40, 40, 40]
+    two = losses["H800 2 GPUs bf16"]
+    assert max(two) == 37 and math.isinf(two[37]) and math.isinf(two[0])
+    assert losses["RTX 4070 SUPER 1 GPU TF32"][0] != losses["H800 1 GPU TF32"][0], (
+        "the same weights, other rows"
+    )

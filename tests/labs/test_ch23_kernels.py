@@ -1,0 +1,88 @@
+"""Laws of the Triton kernels, in the interpreter: PyTorch's results and gradients, nothing outside is touched, no races."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
+
+from course.machine.triton_here import watch
+from nanogpt.labs.kernels.kernels import AddNorm, BiasGELU, interpret, norm_kernel, power_of_two
+
+SHAPES = [(1, 1), (3, 7), (17, 65), (2, 5, 64)]
+
+
+def inputs(*shapes, dtype=torch.float64, device="cpu"):
+    g = torch.Generator().manual_seed(0)
+    return [torch.randn(*s, generator=g, dtype=dtype).to(device).requires_grad_() for s in shapes]
+
+
+def pytorchs_norm(x, r, weight, bias):
+    return x + r, F.layer_norm(x + r, x.shape[-1:], weight, bias)
+
+
+def gelu(x, bias):
+    return F.gelu(x + bias, approximate="tanh")
+
+
+def same(ours, theirs, tensors, tolerance):
+    """Both give the same tensors and gradients, also for a loss that reads each result differently."""
+    grads = []
+    for function in (ours, theirs):
+        outs = function(*tensors)
+        outs = outs if isinstance(outs, tuple) else (outs,)
+        loss = sum((y * (i + y.detach().cos())).sum() for i, y in enumerate(outs))
+        grads.append([*outs, *torch.autograd.grad(loss, tensors)])
+    for a, b in zip(*grads):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_results_and_gradients_are_pytorchs_and_no_address_has_two_writers(shape):
+    with watch() as seen:
+        same(BiasGELU.apply, gelu, inputs(shape, shape[-1:]), 1e-9)
+    assert seen.loaded and not seen.shared
+    with watch() as seen:
+        same(AddNorm.apply, pytorchs_norm, inputs(shape, shape, shape[-1:], shape[-1:]), 1e-8)
+    assert seen.loaded and not seen.shared
+
+
+def test_a_view_is_read_in_its_own_order():
+    x, bias = inputs((6, 4), (6,))
+    same(lambda x, b: BiasGELU.apply(x.T, b), lambda x, b: gelu(x.T, b), [x, bias], 1e-9)
+
+
+def test_gradcheck():
+    assert torch.autograd.gradcheck(BiasGELU.apply, inputs((3, 5), (5,)))
+    assert torch.autograd.gradcheck(AddNorm.apply, inputs((2, 3), (2, 3), (3,), (3,)))
+
+
+@pytest.mark.parametrize("C", [5, 8])
+def test_norm_stores_nothing_behind_its_rows(C):
+    N = 3
+    x, r = (z.detach() for z in inputs((N, C), (N, C), dtype=torch.float32))
+    memory = [torch.full((n + 32,), -7.0) for n in (N * C, N * C, N, N)]
+    interpret(norm_kernel, (N,), x, r, torch.ones(C), torch.zeros(C), *memory, C, 1e-5, BLOCK=power_of_two(C))
+    assert [int((z != -7.0).sum()) for z in memory] == [N * C, N * C, N, N]
+
+
+def test_float16_is_computed_in_float32_and_bfloat16_is_refused():
+    x, bias = (z.detach().half() for z in inputs((4, 9), (9,)))
+    expected = gelu(x.float(), bias.float())
+    assert torch.allclose(BiasGELU.apply(x, bias).float(), expected, rtol=2**-10, atol=1e-4)
+    with pytest.raises(TypeError, match="issue 11584"):
+        BiasGELU.apply(x.bfloat16(), bias.bfloat16())
+
+
+@pytest.mark.parametrize(("n", "block"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128)])
+def test_a_block_has_room_for_a_row(n, block):
+    assert power_of_two(n) == block
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_on_a_gpu_they_are_pytorchs(shape):
+    options = {"dtype": torch.float32, "device": "cuda"}
+    same(BiasGELU.apply, gelu, inputs(shape, shape[-1:], **options), 1e-4)
+    same(AddNorm.apply, pytorchs_norm, inputs(shape, shape, shape[-1:], shape[-1:], **options), 1e-3)

@@ -1,0 +1,238 @@
+"""Chapter 24: Llama and Qwen3 are those of transformers, in logits and gradients, and all that takes a GPT takes them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nanogpt.labs.llama.model import (
+    GroupedAttention,
+    Llama,
+    LlamaConfig,
+    RMSNorm,
+    SwiGLU,
+    rope_angles,
+    rotate,
+)
+from nanogpt.labs.llama.pretrained import config_from_llama, hf_name, llama_from_hf, llama_to_hf
+from nanogpt.sampling import KVCache, generate, read
+from nanogpt.training import train_step
+
+TINY = LlamaConfig(64, 100, n_layer=2, n_head=4, n_kv_head=2, n_embd=48, n_hidden=80, head_size=16)
+KINDS = {"llama": TINY, "qwen3": replace(TINY, qk_norm=True), "tied": replace(TINY, tied=True)}
+
+
+def new(config=TINY, seed=0) -> Llama:
+    return Llama(config, torch.Generator().manual_seed(seed))
+
+
+def ids(T=40, B=2) -> torch.Tensor:
+    return torch.randint(100, (B, T), generator=torch.Generator().manual_seed(1))
+
+
+# The parts
+
+
+def test_the_norm_is_pytorchs():
+    x, norm = torch.randn(3, 5, 48, generator=torch.Generator().manual_seed(0)), RMSNorm(48, 1e-6)
+    norm.weight.data.uniform_(0.5, 2)
+    assert torch.allclose(norm(x), F.rms_norm(x, (48,), norm.weight, 1e-6), atol=1e-6)
+    assert torch.allclose(norm(1000 * x), norm(x), atol=1e-5), "the size of x does not matter"
+    assert norm(x.bfloat16()).dtype == torch.float32  # the gain's; the chapter's models have one dtype
+
+
+@pytest.mark.parametrize("shift", [1, 17, 1000])
+def test_scores_depend_on_the_distance_alone(shift):
+    q, k = torch.randn(2, 2, 3, 8, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores = []
+    for start in (0, shift):
+        angles = rope_angles(torch.arange(8) + start, 16, 10_000.0).double()
+        scores.append(rotate(q, angles) @ rotate(k, angles).transpose(-2, -1))
+    assert torch.allclose(*scores, atol=1e-3)
+    unlike = rotate(q, angles) @ k.transpose(-2, -1)
+    assert not torch.allclose(scores[0], unlike, atol=0.1)
+
+
+def test_a_rotation_keeps_the_length_and_rows_may_stand_at_places_of_their_own():
+    x = torch.randn(2, 3, 4, 16, generator=torch.Generator().manual_seed(0))
+    places = torch.tensor([[0, 1, 2, 3], [5, 6, 7, 8]])
+    both = rotate(x, rope_angles(places, 16, 500.0))
+    assert torch.allclose(both.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
+    assert torch.allclose(both[0, :, 0], x[0, :, 0]), "position 0 is not rotated"
+    for row, at in zip(range(2), places):
+        assert torch.allclose(
+            both[row : row + 1], rotate(x[row : row + 1], rope_angles(at, 16, 500.0)), atol=1e-6
+        )
+
+
+def test_shared_keys_and_values_are_copied_ones():
+    shared = GroupedAttention(TINY)
+    copied = GroupedAttention(replace(TINY, n_kv_head=4))
+    with torch.no_grad():
+        for name in ("c_q", "c_proj"):
+            getattr(copied, name).weight.copy_(getattr(shared, name).weight)
+        for name in ("c_k", "c_v"):
+            heads = getattr(shared, name).weight.unflatten(0, (2, 16)).repeat_interleave(2, 0)
+            getattr(copied, name).weight.copy_(heads.flatten(0, 1))
+    x, angles = torch.randn(2, 9, 48), rope_angles(torch.arange(9), 16, 100.0)
+    assert torch.allclose(shared(x, angles), copied(x, angles), atol=1e-5)
+
+
+def test_a_closed_gate_lets_nothing_through():
+    mlp = SwiGLU(8, 16)
+    mlp.c_gate.weight.data.zero_()
+    assert mlp(torch.randn(2, 8)).abs().max() == 0
+
+
+# The model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_future_changes_nothing(kind):
+    model, x = new(KINDS[kind]).eval(), ids()
+    changed = x.clone()
+    changed[:, 30] = (x[:, 30] + 1) % 100
+    with torch.no_grad():
+        a, b = model(x)[0], model(changed)[0]
+    assert torch.allclose(a[:, :30], b[:, :30], atol=1e-5) and not torch.allclose(a[:, 30:], b[:, 30:])
+
+
+def test_the_seed_decides_alone():
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    one = new()
+    assert torch.equal(torch.get_rng_state(), state)
+    for a, b in zip(one.parameters(), new().parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(one.lm_head.weight, new(seed=1).lm_head.weight)
+
+
+def test_a_tied_head_is_one_matrix():
+    model = new(KINDS["tied"])
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert "lm_head.weight" not in dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("change", [{"n_kv_head": 3}, {"head_size": 15}])
+def test_an_impossible_shape_is_one_sentence(change):
+    with pytest.raises(ValueError, match="must divide n_head, and head_size must be even"):
+        replace(TINY, **change)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_the_cache_as_without(kind):
+    model, x = new(KINDS[kind]).eval(), ids(B=3).tolist()
+    cache = KVCache(model, B=3, size=64)
+    assert cache.keys.shape == (2, 3, 2, 64, 16), "two heads of keys, not four"
+    texts = [x[0][:7], x[1][:12], x[2][:3]]
+    read(model, cache, texts)
+    for step in range(12, 20):  # every text goes on at its own position
+        texts = [[*text, row[step]] for text, row in zip(texts, x)]
+        logits = read(model, cache, [text[-1:] for text in texts])
+    for text, found in zip(texts, logits):
+        with torch.no_grad():
+            alone = model(torch.tensor([text]))[0][0, -1]
+        assert torch.allclose(found, alone, atol=1e-4)
+
+
+def test_the_sampler_and_the_training_step_take_it():
+    model = new()
+    greedy, x = [5], ids(16)
+    for _ in range(6):
+        with torch.no_grad():
+            greedy.append(model.eval()(torch.tensor([greedy]))[0][0, -1].argmax().item())
+    assert generate(model, [5], 6, temperature=0) == greedy[1:]
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    losses = [train_step(model.train(), optimizer, [(x[:, :-1], x[:, 1:])]).item() for _ in range(20)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_adapters_take_it():
+    lora = pytest.importorskip("nanogpt.lora")
+    model, x = new().eval(), ids()
+    with torch.no_grad():
+        before = model(x)[0]
+        lora.add_lora(model, 2, targets=("c_q", "c_v"), generator=torch.Generator().manual_seed(0))
+        assert torch.equal(model(x)[0], before)
+        for name, p in lora.lora_parameters(model).items():
+            if name.endswith("lora_B"):
+                p.normal_(std=0.1)
+        adapted = model(x)[0]
+        assert not torch.allclose(adapted, before, atol=1e-3)
+        assert torch.allclose(lora.merge(model)(x)[0], adapted, atol=1e-4)
+
+
+# The weights of others
+
+
+def test_written_and_read_it_is_the_same(tmp_path):
+    for kind, config in KINDS.items():
+        model = new(config).eval()
+        llama_to_hf(model, tmp_path / kind)
+        again = llama_from_hf(tmp_path / kind)
+        assert again.config == config and not again.training
+        with torch.no_grad():
+            assert torch.equal(model(ids())[0], again(ids())[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_and_gradients_are_those_of_transformers(tmp_path, kind):
+    transformers = pytest.importorskip("transformers")
+    names = "Qwen3" if kind == "qwen3" else "Llama"
+    config = getattr(transformers, f"{names}Config")(
+        vocab_size=100, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=64, tie_word_embeddings=kind == "tied",
+        rope_parameters={"rope_theta": 500.0, "rope_type": "default"}, rms_norm_eps=1e-5,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = getattr(transformers, f"{names}ForCausalLM")(config).eval()
+    with torch.no_grad():  # large enough that a mistake shows, also in the norms
+        for p in theirs.parameters():
+            p.mul_(8) if p.dim() == 2 else p.uniform_(0.5, 1.5)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours, x = llama_from_hf(tmp_path / "theirs"), ids()
+    logits, loss = ours(x[:, :-1], x[:, 1:])
+    expected = theirs(input_ids=x[:, :-1])
+    assert torch.allclose(logits, expected.logits, atol=1e-4 * expected.logits.abs().max().item())
+    loss.backward()
+    F.cross_entropy(expected.logits.flatten(0, 1), x[:, 1:].flatten()).backward()
+    gradients = {hf_name(name): p.grad for name, p in ours.named_parameters()}
+    assert gradients.keys() == {name for name, _ in theirs.named_parameters()}
+    for name, p in theirs.named_parameters():
+        largest = p.grad.abs().max().item()
+        assert torch.allclose(gradients[name], p.grad, atol=1e-3 * largest), name
+    llama_to_hf(ours, tmp_path / "ours")
+    again = getattr(transformers, f"{names}ForCausalLM").from_pretrained(tmp_path / "ours").eval()
+    assert {n: tuple(p.shape) for n, p in again.named_parameters()} == {
+        n: tuple(p.shape) for n, p in theirs.named_parameters()
+    }
+    with torch.no_grad():
+        assert torch.allclose(again(input_ids=x).logits, theirs(input_ids=x).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"model_type": "mistral"}, "model_type is 'mistral', not 'llama' or 'qwen3'"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_type is 'llama3'"),
+        ({"attention_bias": True}, "attention_bias is True"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+    ],
+)
+def test_what_it_does_not_have_is_refused(tmp_path, change, says):
+    llama_to_hf(new(), tmp_path)
+    hf = json.loads((tmp_path / "config.json").read_text())
+    if "rope_scaling" in change:
+        hf.pop("rope_parameters")
+    with pytest.raises(ValueError, match=says):
+        config_from_llama(hf | change)
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path):
+    llama_to_hf(new(), tmp_path)
+    hf = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(hf | {"intermediate_size": 64}))
+    with pytest.raises(ValueError, match=r"does not hold the weights .*: model\.layers\.0\.mlp"):
+        llama_from_hf(tmp_path)

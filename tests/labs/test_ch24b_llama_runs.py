@@ -1,0 +1,415 @@
+"""Chapter 24b: a Llama in the trainer: counted by formula, read strictly, killed and resumed bit for bit, sampled, adapted."""
+
+import json
+import signal
+from dataclasses import asdict, replace
+from functools import partial
+
+import pytest
+import torch
+import yaml
+from ranks import in_ranks
+from small_run import lines, run_in_child, small, weights, write_text
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from nanogpt.cli import main
+from nanogpt.config import Config, config_dict, load_config
+from nanogpt.labs.llama.families import from_hub, model_of, shape_from
+from nanogpt.labs.llama.keys import LlamaKeys, check_family, new_shape
+from nanogpt.labs.llama.model import Llama, LlamaConfig
+from nanogpt.labs.llama.pretrained import llama_to_hf
+from nanogpt.labs.llama.runs import llama_dry_run
+from nanogpt.labs.long_run import trainer
+from nanogpt.labs.long_run.assemble import compare, first_model
+from nanogpt.lora import add_lora, lora_parameters, merge
+from nanogpt.model import GPT, GPTConfig, flops_per_token, llama_flops, llama_params, num_params
+from nanogpt.pretrained import to_hf
+from nanogpt.roofline import measure_roofline
+from nanogpt.shards import load_manifest
+from nanogpt.weights import load_model, save_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TINY = LlamaConfig(16, 280, n_layer=2, n_head=4, n_kv_head=2, n_embd=16, n_hidden=48, head_size=4)
+SHAPES = [
+    TINY,
+    replace(TINY, tied=True),
+    replace(TINY, qk_norm=True),
+    replace(TINY, n_kv_head=1, head_size=6, n_hidden=50),
+]
+
+
+def drawn(seed=0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# Counting
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_parameters_are_counted_without_a_model(shape):
+    real = sum(p.numel() for p in model_of(shape).parameters())
+    assert num_params(shape) == sum(llama_params(shape).values()) == real
+
+
+def test_llama_3_8b_has_the_parameters_of_its_paper():
+    assert num_params(LlamaConfig()) == 8_030_261_248
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_flops_are_those_that_pytorch_counts(shape):
+    T, model = 12, model_of(shape)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        model(torch.arange(T)[None])
+    assert counter.get_total_flops() == T * sum(llama_flops(shape, T).values())
+    assert flops_per_token(shape, T) == 3 * sum(llama_flops(shape, T).values())
+
+
+def test_a_gpt_is_counted_as_before():
+    assert num_params(GPTConfig()) == 124_439_808
+    assert flops_per_token(GPTConfig()) == 854_438_400
+
+
+# Which family
+
+
+def test_the_class_follows_from_the_fields():
+    gpt = GPTConfig(8, 16, n_layer=1, n_head=1, n_embd=4)
+    assert shape_from(asdict(gpt)) == gpt and type(model_of(gpt)) is GPT
+    assert shape_from(asdict(TINY)) == TINY and type(model_of(TINY)) is Llama
+    for a, b in zip(model_of(TINY, drawn()).parameters(), Llama(TINY, drawn()).parameters(), strict=True):
+        assert torch.equal(a, b), "the seed means something else"
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, GPTConfig(16, 280, n_layer=2, n_head=4, n_embd=16)])
+def test_a_folder_is_read_as_the_family_that_wrote_it(shape, tmp_path):
+    model = model_of(shape, drawn()).eval()
+    save_model(model, tmp_path)
+    again = load_model(tmp_path)
+    assert type(again) is type(model) and again.config == shape and not again.training
+    for (name, a), (_, b) in zip(again.named_parameters(), model.named_parameters(), strict=True):
+        assert torch.equal(a, b) and a.requires_grad, name
+    tied = getattr(shape, "tied", True)
+    assert (again.lm_head.weight is again.transformer.wte.weight) == tied
+    ids = torch.arange(9)[None]
+    with torch.no_grad():
+        assert torch.equal(again(ids)[0], model(ids)[0])
+
+
+def test_a_folder_that_disagrees_with_itself_is_one_sentence(tmp_path):
+    save_model(model_of(TINY), tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    for change, says in [
+        ({"n_hidden": 32}, r"disagree about transformer\.h\.\d\.mlp"),
+        ({"n_layer": 3}, "config.json says n_layer=3"),
+        ({"rope_theta": 7.0}, "has changed since"),
+        ({"n_kv_head": 3}, "n_kv_head must divide n_head"),
+    ]:
+        (tmp_path / "config.json").write_text(json.dumps(fields | change))
+        with pytest.raises(ValueError, match=says):
+            load_model(tmp_path)
+
+
+def test_a_folder_of_others_is_read_as_its_family(tmp_path):
+    llama_to_hf(model_of(TINY, drawn()), tmp_path / "llama")
+    llama_to_hf(model_of(SHAPES[2], drawn()), tmp_path / "qwen3")
+    to_hf(GPT(GPTConfig(16, 280, n_layer=1, n_head=2, n_embd=8), drawn()), tmp_path / "gpt2")
+    read = {name: from_hub(tmp_path / name) for name in ("llama", "qwen3", "gpt2")}
+    assert [type(model) for model in read.values()] == [Llama, Llama, GPT]
+    assert read["llama"].config == TINY and read["qwen3"].config.qk_norm
+    with pytest.raises(OSError):
+        from_hub(tmp_path / "nothing")
+
+
+# The keys
+
+
+def test_null_follows_from_the_other_keys():
+    config = load_config("tiny", ["family=llama"])
+    assert new_shape(config, 1024) == LlamaConfig(
+        128, 1024, n_layer=2, n_head=8, n_kv_head=8, n_embd=128, n_hidden=352, head_size=16, rope_theta=10_000.0, tied=True
+    )  # fmt: skip
+    said = [
+        "llama.n_kv_head=2",
+        "llama.n_hidden=100",
+        "llama.rope_theta=500.0",
+        "llama.qk_norm=true",
+        "llama.tied=false",
+    ]
+    shape = new_shape(load_config("tiny", ["family=llama", *said]), 1024)
+    assert (shape.n_kv_head, shape.n_hidden, shape.rope_theta) == (2, 100, 500.0)
+    assert shape.qk_norm and not shape.tied
+
+
+def test_a_gpt_keeps_all_its_keys():
+    config = load_config("tiny", ["model.dropout=0.1", "model.bias=false", "model.padded_vocab_size=1088"])
+    shape = new_shape(config, 1024)
+    assert shape == GPTConfig(128, 1024, 2, 8, 128, dropout=0.1, bias=False, padded_vocab_size=1088)
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ("family=lama", "family="),
+        ("llama.n_kv_head=4", "llama.n_kv_head=4 needs family=llama, not gpt"),
+        ("llama.tied=false", "llama.tied=False needs family=llama, not gpt"),
+        ("family=llama llama.n_kv_head=3", "n_head=8, n_kv_head=3, head_size=16: n_kv_head must divide"),
+        ("family=llama llama.n_kv_head=0", "llama.n_kv_head=0 must be greater than 0"),
+        ("family=llama llama.n_kv_head=2.5", "llama.n_kv_head=2.5 must be a valid integer"),
+        ("family=llama llama.n_kv_heads=4", "there is no key llama.n_kv_heads; did you mean llama.n_kv_head?"),
+        ("family=llama model.n_head=128", "head_size must be even"),
+        ("family=llama model.dropout=0.1", "model.dropout=0.1 is GPT-2's, and a Llama has no such thing"),
+        ("family=llama model.flash=false", "model.flash=False is GPT-2's"),
+        ("family=llama model.padded_vocab_size=2048", "model.padded_vocab_size=2048 is GPT-2's"),
+        ("family=llama model.bias=true", "model.bias=true is GPT-2's, and a Llama has no biases; leave it out"),
+        ("family=llama parallel.shard=true", "know a GPT's layers only; a Llama runs as copies, parallel.dp"),
+        ("family=llama parallel.tp=2", "know a GPT's layers only"),
+        ("llama=4", "llama is a section and takes keys of its own: llama.n_kv_head"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_in_one_line(words, says, tmp_path, capsys):
+    assert main(["train", "tiny", f"run.dir={tmp_path / 'run'}", *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
+    assert not (tmp_path / "run").exists(), "something was written before the refusal"
+
+
+def test_every_key_of_the_section_is_refused_for_a_gpt():
+    other = {"n_kv_head": 2, "n_hidden": 64, "rope_theta": 5.0, "qk_norm": True, "tied": False}
+    assert other.keys() == vars(LlamaKeys()).keys()
+    for name, value in other.items():
+        config = replace(Config(), family="llama", llama=LlamaKeys(**{name: value}))
+        check_family(config)
+        with pytest.raises(ValueError, match=rf"llama\.{name}="):
+            replace(config, family="gpt")
+
+
+def test_biases_are_refused_only_where_somebody_asks_for_them(whole, tmp_path):
+    """The key's default is true: it must not be refused, nor be written into a Llama's config.yaml."""
+    assert load_config("tiny", ["family=llama", "model.bias=false"]).family == "llama"
+    assert load_config("tiny", ["model.bias=true"]).family == "gpt"
+    file = tmp_path / "asks.yaml"
+    file.write_text("family: llama\nmodel: {bias: true}\n")
+    with pytest.raises(ValueError, match="a Llama has no biases"):
+        load_config(file)
+    assert load_config(whole.folder / "config.yaml") == whole.config
+    assert "bias" not in config_dict(whole.config)["model"] and "bias" in config_dict(Config())["model"]
+
+
+def test_a_run_that_is_older_than_the_keys_goes_on(capsys):
+    config = load_config("tiny")
+    saved = config_dict(config)
+    del saved["llama"], saved["family"]
+    compare(config, saved)
+    assert not capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"cannot go on with family=llama \(was gpt\)"):
+        compare(load_config("tiny", ["family=llama"]), saved)
+
+
+def test_the_command_names_the_keys(capsys):
+    assert main(["train", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert 'family="gpt"  GPT-2\'s blocks' in said and "llama.n_kv_head=null  heads of keys" in said
+
+
+# A run
+
+
+def llama_run(folder, family="llama", own=None, **changes) -> Config:
+    """A run of 20 steps of a small Llama; own: keys of its section."""
+    said = {"model_dropout": 0.0, "model_n_layer": 2, "train_max_steps": 20, "eval_sample_every": 0}
+    config = small(folder, **said | changes)
+    return replace(config, family=family, llama=LlamaKeys(**{"n_kv_head": 1} | (own or {})))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    write_text(folder / "text.txt", paragraphs=60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(folder):
+    return partial(llama_run, folder)
+
+
+@pytest.fixture(scope="module")
+def whole(folder, config):
+    """A run that nobody interrupted."""
+    return trainer.fit(config(run_dir=str(folder / "whole"), eval_sample_every=10))
+
+
+def test_a_run_is_a_llamas_and_learns(whole):
+    told = [line["loss"] for line in lines(whole.folder)]
+    assert sum(told[-5:]) / 5 < told[0] - 0.5, "the loss does not fall"
+    assert type(whole.model) is Llama and whole.model.config.n_kv_head == 1
+    first = first_model(whole.config, {"vocab_size": whole.model.config.vocab_size})
+    again = first_model(whole.config, {"vocab_size": whole.model.config.vocab_size})
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert type(load_model(whole.kept)) is Llama
+    assert (whole.folder / "samples/step_000020.txt").read_text().startswith("the cat")
+
+
+def test_dry_run_and_run_count_alike(whole, tmp_path, capsys, monkeypatch):
+    roof = measure_roofline(torch.device("cpu"))  # once for the three dry runs
+    monkeypatch.setattr("nanogpt.labs.llama.runs.measure_roofline", lambda device: roof)
+    llama_dry_run(whole.config)
+    said = capsys.readouterr().out
+    count = sum(p.numel() for p in whole.model.parameters())
+    assert (
+        f"parameters  {count:,}\n" in said and "activations are not counted" in said and "ms measured" in said
+    )
+    adapted = replace(whole.config, init_from=str(whole.folder), lora=replace(whole.config.lora, rank=2))
+    llama_dry_run(adapted)
+    adapters = lora_parameters(first_model(adapted, load_manifest(adapted.data.dir)))
+    numbers = sum(p.numel() for p in adapters.values())
+    assert f"parameters  {count:,}, and {numbers:,} in adapters" in capsys.readouterr().out
+    words = [f"run.dir={tmp_path / 'run'}", "family=llama", "data.dir=nowhere", "--dry-run"]
+    assert main(["train", "tiny", *words]) == 0
+    assert "if the vocabulary has 1,024" in capsys.readouterr().out
+
+
+def test_the_command_refuses_the_other_family_in_a_dry_run_too(whole, tmp_path, capsys):
+    words = [f"init_from={whole.folder}", f"run.dir={tmp_path / 'run'}", "--dry-run"]
+    assert main(["train", "tiny", *words]) == 2
+    assert "is a llama, not a gpt; set family=llama" in capsys.readouterr().err
+
+
+def test_sample_and_eval_take_its_folder(whole, folder, capsys):
+    where = ["--checkpoint", str(whole.folder), "--device", "cpu"]
+    assert main(["sample", *where, "--prompt", "the", "--max-new-tokens", "5"]) == 0
+    assert capsys.readouterr().out.startswith("the")
+    assert main(["eval", *where, "--data", str(folder / "data"), "--tokens", "300"]) == 0
+    assert f"{whole.best['val_loss']:.4f}" in capsys.readouterr().out or whole.best["step"] != 20
+
+
+@pytest.mark.slow  # starting a process that can be killed takes seconds; the sitting itself resumes a run
+@pytest.mark.parametrize("at", [3, 7, 16])
+def test_killed_with_signal_9_it_goes_on_bit_for_bit(at, whole, config, tmp_path):
+    here = config(run_dir=str(tmp_path / "run"), eval_sample_every=10)
+    code, said = run_in_child(here, at, ("train_step", "update"))
+    assert code == -signal.SIGKILL and "died" in said
+    trainer.fit(here)
+    assert lines(here.run.dir) == lines(whole.folder) and weights(here.run.dir) == weights(whole.folder)
+
+
+def fit(ranks, config) -> list[float]:
+    trainer.fit(config)
+    return [line["loss"] for line in lines(config.run.dir)]
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_run_of_one(config, folder, tmp_path):
+    changes = {"train_batch_tokens": 128, "train_max_steps": 6, "eval_every": 3}
+    one = trainer.fit(config(run_dir=str(tmp_path / "one"), **changes))
+    both = in_ranks(fit, 2, config(run_dir=str(tmp_path / "two"), **changes), seconds=None)
+    alone = [line["loss"] for line in lines(one.folder)]
+    assert both[0] == pytest.approx(alone, abs=1e-5) and len(alone) == 6
+    theirs = load_model(tmp_path / "two/step_000006").state_dict()
+    for name, p in one.model.state_dict().items():
+        assert torch.allclose(p, theirs[name], atol=1e-5), name
+
+
+@pytest.mark.parametrize(
+    "change", [{"parallel_recompute": True}, {"own": {"tied": False}}, {"own": {"qk_norm": True}}]
+)
+def test_other_keys_run_too(change, config, tmp_path, whole):
+    run = trainer.fit(config(run_dir=str(tmp_path / "run"), train_max_steps=4, **change))
+    told = [line["loss"] for line in lines(run.folder)]
+    if "parallel_recompute" in change:
+        assert told == [line["loss"] for line in lines(whole.folder)][:4], (
+            "recomputed blocks compute the same"
+        )
+    assert told[-1] < told[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bf16", "bf16-masters"])
+def test_in_16_bits_too(dtype, config, tmp_path, whole):
+    run = trainer.fit(config(run_dir=str(tmp_path / "run"), train_max_steps=4, train_dtype=dtype))
+    exact = [line["loss"] for line in lines(whole.folder)][:4]
+    assert [line["loss"] for line in lines(run.folder)] == pytest.approx(exact, abs=0.05)
+
+
+# Beginning with another model
+
+
+def adapting(config, whole, folder) -> Config:
+    """Six steps of adapters beside the model of a run."""
+    changed = config(run_dir=str(folder), train_max_steps=6, lora_rank=2)
+    return replace(changed, init_from=str(whole.folder))
+
+
+def test_adapters_beside_a_llama(whole, config, tmp_path, capsys):
+    run = trainer.fit(adapting(config, whole, tmp_path / "run"))
+    kept = {path.name for path in run.kept.iterdir()}
+    assert "adapter.safetensors" in kept and "model.safetensors" not in kept
+    names = {name.split(".")[-2] for name in lora_parameters(run.model)}
+    assert names == {"c_q", "c_k", "c_v", "c_proj", "c_gate", "c_fc"}
+    for name, p in load_model(whole.kept).named_parameters():
+        assert torch.equal(p, run.model.get_parameter(name)), f"{name} is frozen, and has moved"
+    assert "in adapters beside" in capsys.readouterr().out
+    where = ["--checkpoint", str(run.folder), "--device", "cpu"]
+    assert main(["sample", *where, "--max-new-tokens", "3"]) == 0
+
+
+@pytest.mark.slow
+def test_adapters_that_were_killed_go_on_bit_for_bit(whole, config, tmp_path):
+    run = trainer.fit(adapting(config, whole, tmp_path / "run"))
+    again = adapting(config, whole, tmp_path / "again")
+    code, _ = run_in_child(again, 6, ("train_step",))
+    assert code == -signal.SIGKILL
+    trainer.fit(again)
+    assert lines(again.run.dir) == lines(run.folder), "adapters do not go on bit for bit"
+
+
+def test_a_word_means_its_relatives_and_no_more():
+    model = add_lora(model_of(TINY, drawn()), 2, targets="c_attn")
+    assert {name.split(".")[-2] for name in lora_parameters(model)} == {"c_q", "c_k", "c_v"}
+    gpt = add_lora(GPT(GPTConfig(8, 16, n_layer=1, n_head=2, n_embd=8)), 2, targets=["c_fc"])
+    assert {name.split(".")[-2] for name in lora_parameters(gpt)} == {"c_fc"}
+    with pytest.raises(ValueError, match="c_gate is no linear layer of a block"):
+        add_lora(merge(gpt), 2, targets=["c_gate"])
+
+
+def test_weights_of_others_are_where_a_run_begins(whole, config, tmp_path):
+    llama_to_hf(load_model(whole.kept), tmp_path / "hf")
+    begin = replace(config(run_dir=str(tmp_path / "run"), train_max_steps=3), init_from=str(tmp_path / "hf"))
+    model = first_model(begin, {"vocab_size": whole.model.config.vocab_size})
+    for name, p in load_model(whole.kept).named_parameters():
+        assert torch.equal(p, model.get_parameter(name)), name
+    trainer.fit(begin)
+    assert lines(begin.run.dir)[0]["loss"] < lines(whole.folder)[0]["loss"] - 0.3
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"family": "gpt", "own": {"n_kv_head": None}}, "is a llama, not a gpt; set family=llama"),
+        ({"own": {"n_kv_head": 2}}, "has n_kv_head=1; leave out llama.n_kv_head=2"),
+        ({"own": {"n_hidden": 64}}, "has n_hidden=48; leave out llama.n_hidden=64"),
+        ({"model_n_layer": 3}, "has n_layer=2; leave out model.n_layer=3"),
+    ],
+)
+def test_a_given_model_that_is_not_the_runs_is_refused(changes, says, whole, config, tmp_path):
+    begin = replace(config(run_dir=str(tmp_path / "run"), **changes), init_from=str(whole.folder))
+    with pytest.raises(ValueError, match=says):
+        trainer.fit(begin)
+
+
+def test_a_gpt_is_refused_for_a_llamas_run(config, folder, whole, tmp_path):
+    vocabulary = whole.model.config.vocab_size
+    save_model(GPT(GPTConfig(16, vocabulary, n_layer=2, n_head=2, n_embd=16)), tmp_path / "gpt")
+    with pytest.raises(ValueError, match=r"is a gpt, not a llama; set family=gpt"):
+        trainer.fit(replace(config(run_dir=str(tmp_path / "run")), init_from=str(tmp_path / "gpt")))
+
+
+@pytest.mark.slow
+def test_the_command_is_the_same_run(folder, whole, tmp_path):
+    path = tmp_path / "llama.yaml"
+    path.write_text(yaml.safe_dump(config_dict(llama_run(folder))))
+    assert main(["train", str(path), f"run.dir={tmp_path / 'run'}"]) == 0
+    theirs = [line["loss"] for line in lines(whole.folder)]
+    assert [line["loss"] for line in lines(tmp_path / "run")] == theirs

@@ -1,0 +1,153 @@
+"""Chapter 25b: the stories are evaluated whole, chapter 07's recipe is chapter 07's, and nobody gets below the floor."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+
+from nanogpt.data import DocumentStream
+from nanogpt.labs.speedrun.record import TRACKS, join, objections
+from nanogpt.labs.speedrun.speedrun import new_model
+from nanogpt.labs.speedrun.stories_race import CONTEXT, NEAR, chapter_07, story_batches, story_loss, text_of
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.shards import open_shards, read_shard
+from nanogpt.stories import ensure_corpus
+from nanogpt.training import scale_init, train
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """300 stories."""
+    place = tmp_path_factory.mktemp("race") / "stories"
+    ensure_corpus(place, n=300)
+    return place
+
+
+def test_each_held_out_token_is_a_target_once_after_all_of_its_story(folder):
+    """A model that knows nothing but how many ids it has read since <|endoftext|> tells what it was shown."""
+    tokens = torch.from_numpy(read_shard(open_shards(folder, "val")[0]).astype("int64"))
+    eot = int(tokens[0])
+    seen = []
+
+    class Reader(torch.nn.Module):
+        config = GPTConfig(CONTEXT, 1024, 1, 1, 8)
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, x, targets=None):
+            assert x.size(1) <= CONTEXT and (x[:, 0] == eot).all()
+            assert not (x[:, 1:] == eot).any(), "two stories in a row"
+            seen.append(x)
+            return torch.zeros(*x.shape, 1024), None
+
+    loss = story_loss(Reader(), folder)
+    assert loss == pytest.approx(torch.log(torch.tensor(1024.0)).item())
+    assert sum(len(x) for x in seen) == int((tokens == eot).sum()), "a row for each story"
+
+
+def test_batches_are_training_stories_and_the_seed_decides_their_order(folder):
+    deal = story_batches(folder, seed=3)
+    x, y = deal(5)
+    assert x.shape == (5, CONTEXT) and torch.equal(x[:, 1:], y[:, :-1]) and (x[:, 0] == x[0, 0]).all()
+    more = deal(2)[0]
+    theirs = DocumentStream(open_shards(folder, "train"), 7, CONTEXT, seed=3).next_batch()[0]
+    assert torch.equal(torch.cat([x, more]), theirs), "rows follow each other whatever the batch"
+    assert not torch.equal(x, story_batches(folder, seed=4)(5)[0])
+
+
+def test_the_reference_makes_chapter_07s_steps(folder):
+    """Beside the function of the package, which has grown a weight decay of 0.01 since: nothing in so few steps."""
+    *_, (ours, seconds) = chapter_07(1024, story_batches(folder, 2), 6, seed=5)
+    theirs = scale_init(GPT(GPTConfig(CONTEXT, 1024, 2, 8, 128), torch.Generator().manual_seed(5)))
+    train(theirs, DocumentStream(open_shards(folder, "train"), 4, CONTEXT, seed=2), 6, 2e-3, decay=0.5)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=5e-4), "another step than chapter 07's"
+    assert seconds > 0
+    times = [s for _, s in islice(chapter_07(1024, story_batches(folder, 2), 9, seed=5), 3)]
+    assert times == sorted(times) and len(times) == 3
+
+
+def test_the_first_rate_counts_and_the_last_step_has_one(folder, monkeypatch):
+    from nanogpt.labs.speedrun import stories_race
+
+    rates = []
+    monkeypatch.setattr(
+        stories_race,
+        "train_step",
+        lambda model, optimizer, batches: rates.append(optimizer.param_groups[0]["lr"]),
+    )
+    list(chapter_07(1024, story_batches(folder, 0), 8, seed=0))
+    assert rates == pytest.approx([2e-3] * 5 + [1.5e-3, 1e-3, 0.5e-3])
+
+
+def test_our_recipe_is_causal_and_trains(folder):
+    model = new_model(replace(NEAR, n_embd=16, n_head=2), 1024, CONTEXT, seed=0)
+    x = story_batches(folder, 0)(1)[0]
+    other = x.clone()
+    other[0, 60] = (other[0, 60] + 1) % 1024
+    with torch.no_grad():
+        a, b = model(x)[0], model(other)[0]
+    assert torch.allclose(a[0, :60], b[0, :60], atol=1e-5)
+
+
+# The rules
+
+STORIES = TRACKS["stories"]
+GOOD = {
+    "track": "stories", "text": STORIES["text"], "context": CONTEXT, "targets": STORIES["targets"], "seeds": [0, 1, 2, 3, 4],
+    "losses": [0.570, 0.572, 0.571, 0.573, 0.570], "seconds": [20.0] * 5, "reference_seconds": 100.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"losses": [0.53, 0.53, 0.54, 0.53, 0.54]}, "no model can be below the floor"),
+        ({"losses": [0.575, 0.577, 0.576, 0.575, 0.576]}, "p < 0.01"),
+        ({"text": "0" * 64}, "`course run 03`"),
+        ({"context": 129}, "context of 129"),
+        ({"targets": 1000}, "1,000 targets"),
+    ],
+)
+def test_a_record_on_the_stories_that_breaks_a_rule_is_refused(tmp_path, changes, word):
+    assert objections(GOOD) == []
+    assert any(word in sentence for sentence in objections(GOOD | changes)), objections(GOOD | changes)
+    with pytest.raises(ValueError, match="cannot join"):
+        join(GOOD | changes, tmp_path / "board.json")
+
+
+def test_no_losses_at_all_are_one_objection_and_no_error():
+    assert len(objections(GOOD | {"losses": []})) == 1
+
+
+def test_both_tracks_stand_on_one_board_each_in_its_order(tmp_path):
+    board = tmp_path / "board.json"
+    other = GOOD | {
+        "track": "shakespeare",
+        "text": TRACKS["shakespeare"]["text"],
+        "context": 64,
+        "targets": 111_539,
+    }
+    other |= {"losses": [1.86, 1.87, 1.865, 1.86, 1.87], "seconds": [1.0] * 5}
+    assert [join(entry, board) for entry in (GOOD, other, GOOD | {"seconds": [30.0] * 5})] == [1, 1, 2]
+
+
+def test_a_story_text_has_one_name_and_another_text_another(folder, tmp_path):
+    ensure_corpus(tmp_path / "other", n=300, seed=1)
+    assert text_of(folder) == text_of(folder) != text_of(tmp_path / "other") and len(text_of(folder)) == 64
+
+
+def test_the_bar_is_five_per_cent_above_the_floor():
+    assert STORIES["bar"] == pytest.approx(1.05 * STORIES["floor"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_track_is_that_of_the_courses_stories(tmp_path):
+    manifest = ensure_corpus(tmp_path)
+    assert text_of(tmp_path) == STORIES["text"] and manifest["floor"] == pytest.approx(
+        STORIES["floor"], abs=1e-5
+    )
+    assert manifest["splits"]["val"]["tokens"] - 1 == STORIES["targets"]
