@@ -1,11 +1,11 @@
 """Causal self-attention, from weights over the past to many heads.
 
-Exported from notebooks/04_attention.ipynb, grown by notebooks/05_gpt.ipynb, notebooks/21d_layouts.ipynb and
-notebooks/24b_llama_runs.ipynb.
+Exported from notebooks/04_attention.ipynb, grown by notebooks/05_gpt.ipynb.
 """
 
 import math
 from dataclasses import dataclass
+from functools import singledispatch
 
 import torch
 import torch.nn.functional as F
@@ -90,6 +90,17 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
 
+def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
+    """GPT-2's initialisation of one weight, in place: see init_weights."""
+    if p.dim() == 2:
+        std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
+        real = p[:vocab_size] if name.endswith("wte.weight") else p
+        nn.init.normal_(real, std=std, generator=generator)
+        p[len(real) :] = 0
+    else:
+        nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
+
+
 @torch.no_grad()
 def init_weights(
     model: nn.Module, n_layer: int, generator: torch.Generator | None = None, vocab_size: int | None = None
@@ -166,29 +177,6 @@ SIZES = {  # Radford et al. 2019, table 2; heads from the released hparams.json
 }
 
 
-def table(rows: int, columns: int) -> nn.Embedding:
-    """A vector for each row. nn.Embedding(...) would initialise itself, which on `meta` imports PyTorch's compiler."""
-    return nn.Embedding.from_pretrained(torch.empty(rows, columns), freeze=False)
-
-
-def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
-    """The modules of a GPT by GPT-2's names, and the head, which is wte. Memory without values: see init_weights."""
-    with torch.device("meta"):
-        modules = {
-            "wte": table(config.vocab_rows, config.n_embd),
-            "wpe": table(config.block_size, config.n_embd),
-            "drop": nn.Dropout(config.dropout),
-            "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
-            "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
-        }
-        lm_head = nn.Linear(config.n_embd, config.vocab_rows, bias=False)
-    transformer = nn.ModuleDict(modules)
-    memory = {name: torch.empty(p.shape) for name, p in transformer.state_dict().items()}
-    transformer.load_state_dict(memory, assign=True)  # to_empty() would import the compiler as well
-    lm_head.weight = transformer.wte.weight
-    return transformer, lm_head
-
-
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy in nats, in float32 at least, over all rows of the token table."""
     logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
@@ -201,17 +189,31 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
-        self.transformer, self.lm_head = empty_modules(config)
+        with torch.random.fork_rng(devices=[]):  # PyTorch's own initialisation, replaced below, draws numbers
+            modules = {
+                "wte": nn.Embedding(config.vocab_rows, config.n_embd),
+                "wpe": nn.Embedding(config.block_size, config.n_embd),
+                "drop": nn.Dropout(config.dropout),
+                "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
+                "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
+            }
+            self.transformer = nn.ModuleDict(modules)
+            self.lm_head = nn.Linear(config.n_embd, config.vocab_rows, bias=False)
+        self.lm_head.weight = self.transformer.wte.weight  # tied: one matrix reads tokens and predicts them
         init_weights(self, config.n_layer, generator, config.vocab_size)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None, cache=None) -> tuple[Tensor, Tensor | None]:
         """Logits (B, T, vocab_size), and if targets (B, T) are given their mean loss in nats; -100 does not count."""
         check_input(idx, self.config)
-        T, parts = idx.size(1), self.transformer
+        parts = self.transformer
+        # a vector for each token, and one for its position
+        T = idx.size(1)
         positions = torch.arange(T, device=idx.device) if cache is None else cache.positions(T)
         x = parts.drop(parts.wte(idx) + parts.wpe(positions))  # (B, T, C)
-        for i, block in enumerate(parts.h):  # with a cache, x is what is new since the last call: chapter 08
+        # the blocks add to it; with a cache, x is what is new since the last call: chapter 08
+        for i, block in enumerate(parts.h):
             x = block(x) if cache is None else block(x, cache.layer(i))
+        # a score for each token that may come next
         return self.head(x if cache is None else cache.newest(x), targets)
 
     def head(self, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -221,10 +223,9 @@ class GPT(nn.Module):
         return logits[..., : self.config.vocab_size], loss
 
 
+@singledispatch
 def params_by_part(config: GPTConfig) -> dict[str, int]:
-    """Number of parameters by part, from the shape alone; of a Llama, too (chapter 24b)."""
-    if hasattr(config, "n_kv_head"):
-        return llama_params(config)
+    """Number of parameters by part, from the shape alone."""
     C, L, bias = config.n_embd, config.n_layer, int(config.bias)
     return {
         "wte": config.vocab_rows * C,
@@ -240,14 +241,13 @@ def num_params(config: GPTConfig) -> int:
     return sum(params_by_part(config).values())
 
 
+@singledispatch
 def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
 
     Counts matrix products, 2 FLOPs for each multiply and add, and attention's T×T in full, although half of it
-    is masked. Does not count biases, norms, GELU, softmax, sums and look-ups. Of a Llama, too (chapter 24b).
+    is masked. Does not count biases, LayerNorm, GELU, softmax, sums and look-ups.
     """
-    if hasattr(config, "n_kv_head"):
-        return llama_flops(config, T)
     C, L, T = config.n_embd, config.n_layer, T or config.block_size
     return {
         "attention, linear": L * 2 * 4 * C * C,
@@ -260,39 +260,3 @@ def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
 def flops_per_token(config: GPTConfig, T: int | None = None) -> int:
     """FLOPs per token of one training step, forward and backward: 3 × the sum of flops_by_part."""
     return 3 * sum(flops_by_part(config, T).values())
-
-
-def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
-    """GPT-2's initialisation of one weight, in place: see init_weights."""
-    if p.dim() == 2:
-        std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
-        real = p[:vocab_size] if name.endswith("wte.weight") else p
-        nn.init.normal_(real, std=std, generator=generator)
-        p[len(real) :] = 0
-    else:
-        nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
-
-
-def llama_params(c) -> dict[str, int]:
-    """Number of parameters by part, from the shape alone."""
-    C, L, d = c.n_embd, c.n_layer, c.head_size
-    heads = 2 * c.n_head + 2 * c.n_kv_head  # of queries and the projection, and of keys and values
-    gains = 2 * d if c.qk_norm else 0  # of the norms of queries and keys
-    return {
-        "wte": c.vocab_size * C,
-        "attention": L * (heads * d * C + gains),
-        "mlp": L * 3 * C * c.n_hidden,
-        "norms": (2 * L + 1) * C,
-        "lm_head": 0 if c.tied else c.vocab_size * C,
-    }
-
-
-def llama_flops(c, T: int | None = None) -> dict[str, int]:
-    """Forward FLOPs per token by part, in a context of T tokens, counted as chapter 05's flops_by_part does."""
-    C, L, d, T = c.n_embd, c.n_layer, c.head_size, T or c.block_size
-    return {
-        "attention, linear": L * 2 * (2 * c.n_head + 2 * c.n_kv_head) * d * C,
-        "attention, T×T": L * 2 * 2 * T * c.n_head * d,
-        "mlp": L * 2 * 3 * C * c.n_hidden,
-        "lm_head": 2 * C * c.vocab_size,
-    }

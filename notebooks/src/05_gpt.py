@@ -99,6 +99,7 @@ approximation of it that uses tanh (Hendrycks and Gimpel 2016, §2). `config.bia
 #| export
 #| blank MLP.forward: c_fc, then GELU in its tanh form, then c_proj, then dropout
 import math
+from functools import singledispatch
 
 import torch
 import torch.nn.functional as F
@@ -245,14 +246,25 @@ Hugging Face does.) The gains of the LayerNorms are 1. There is one exception. T
 *write* to the stream, and a model with n_layer blocks writes 2·n_layer times. If these additions are independent and of equal size, their sum
 has √(2·n_layer) times the standard deviation of one of them. So every `c_proj` starts smaller by this factor (Radford et al. 2019, §2.3).
 
-The last two arguments of the function are for later. `generator` is a source of random numbers of our own, and `vocab_size` matters only when
+`init_weight` does this for one weight, and `init_weights` for all. The last two arguments are for later. `generator` is a source of random numbers of our own, and `vocab_size` matters only when
 chapter 13 gives the token table more rows than there are tokens: those extra rows are zero.
 """
 
 
 # %%
 #| export
-#| blank init_weights: draw every matrix, c_proj with a smaller spread; biases are 0, gains are 1
+#| blank init_weight: draw every matrix, c_proj with a smaller spread; biases are 0, gains are 1
+def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
+    """GPT-2's initialisation of one weight, in place: see init_weights."""
+    if p.dim() == 2:
+        std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
+        real = p[:vocab_size] if name.endswith("wte.weight") else p
+        nn.init.normal_(real, std=std, generator=generator)
+        p[len(real) :] = 0
+    else:
+        nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
+
+
 @torch.no_grad()
 def init_weights(
     model: nn.Module, n_layer: int, generator: torch.Generator | None = None, vocab_size: int | None = None
@@ -262,13 +274,7 @@ def init_weights(
     Draws from `generator`, or from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
     """
     for name, p in model.named_parameters():  # a tied matrix comes once
-        if p.dim() == 2:
-            std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
-            real = p[:vocab_size] if name.endswith("wte.weight") else p
-            nn.init.normal_(real, std=std, generator=generator)
-            p[len(real) :] = 0
-        else:
-            nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
+        init_weight(name, p, n_layer, generator, vocab_size)
 
 
 # %%
@@ -507,39 +513,9 @@ for n_layer in (2, 3):
 
 # %% [markdown]
 r"""
-We avoid this in three steps. First we make the modules on PyTorch's `meta` device, where a tensor has a shape but no memory, so nothing is
-drawn. Then each weight gets memory, without values. Then `init_weights` draws the values, from our own generator.
-
-Two calls look odd. `nn.Embedding(rows, columns)` would initialise itself even on `meta`, through Python code that imports
-a large part of PyTorch's compiler, which takes time; `from_pretrained` avoids this. And `load_state_dict` with `assign=True` puts the new memory
-in place of the tensors on `meta`. The modules get GPT-2's full names (`transformer.wte`, …), as in the released weights.
+The remedy is `torch.random.fork_rng`: what is drawn within its block leaves the global generator as it was. So the class makes its modules in such a block, and then `init_weights` draws the weights that count from a generator of our own. The modules get GPT-2's full
+names (`transformer.wte`, …), as in the released weights.
 """
-
-
-# %%
-#| export
-def table(rows: int, columns: int) -> nn.Embedding:
-    """A vector for each row. nn.Embedding(...) would initialise itself, which on `meta` imports PyTorch's compiler."""
-    return nn.Embedding.from_pretrained(torch.empty(rows, columns), freeze=False)
-
-
-def empty_modules(config: GPTConfig) -> tuple[nn.ModuleDict, nn.Linear]:
-    """The modules of a GPT by GPT-2's names, and the head, which is wte. Memory without values: see init_weights."""
-    with torch.device("meta"):
-        modules = {
-            "wte": table(config.vocab_rows, config.n_embd),
-            "wpe": table(config.block_size, config.n_embd),
-            "drop": nn.Dropout(config.dropout),
-            "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
-            "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
-        }
-        lm_head = nn.Linear(config.n_embd, config.vocab_rows, bias=False)
-    transformer = nn.ModuleDict(modules)
-    memory = {name: torch.empty(p.shape) for name, p in transformer.state_dict().items()}
-    transformer.load_state_dict(memory, assign=True)  # to_empty() would import the compiler as well
-    lm_head.weight = transformer.wte.weight
-    return transformer, lm_head
-
 
 # %% [markdown]
 r"""
@@ -568,17 +544,31 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
-        self.transformer, self.lm_head = empty_modules(config)
+        with torch.random.fork_rng(devices=[]):  # PyTorch's own initialisation, replaced below, draws numbers
+            modules = {
+                "wte": nn.Embedding(config.vocab_rows, config.n_embd),
+                "wpe": nn.Embedding(config.block_size, config.n_embd),
+                "drop": nn.Dropout(config.dropout),
+                "h": nn.ModuleList(Block(config) for _ in range(config.n_layer)),
+                "ln_f": nn.LayerNorm(config.n_embd, bias=config.bias),
+            }
+            self.transformer = nn.ModuleDict(modules)
+            self.lm_head = nn.Linear(config.n_embd, config.vocab_rows, bias=False)
+        self.lm_head.weight = self.transformer.wte.weight  # tied: one matrix reads tokens and predicts them
         init_weights(self, config.n_layer, generator, config.vocab_size)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None, cache=None) -> tuple[Tensor, Tensor | None]:
         """Logits (B, T, vocab_size), and if targets (B, T) are given their mean loss in nats; -100 does not count."""
         check_input(idx, self.config)
-        T, parts = idx.size(1), self.transformer
+        parts = self.transformer
+        # a vector for each token, and one for its position
+        T = idx.size(1)
         positions = torch.arange(T, device=idx.device) if cache is None else cache.positions(T)
         x = parts.drop(parts.wte(idx) + parts.wpe(positions))  # (B, T, C)
-        for i, block in enumerate(parts.h):  # with a cache, x is what is new since the last call: chapter 08
+        # the blocks add to it; with a cache, x is what is new since the last call: chapter 08
+        for i, block in enumerate(parts.h):
             x = block(x) if cache is None else block(x, cache.layer(i))
+        # a score for each token that may come next
         return self.head(x if cache is None else cache.newest(x), targets)
 
     def head(self, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -659,7 +649,7 @@ predict("05.3", "the token table's share of GPT-2 small's parameters", guess=Non
 r"""
 A linear layer from m to n channels has m·n weights and n biases. With C = n_embd, attention has one layer from C to 3·C (`c_attn`)
 and one from C to C: four squares of C × C. The MLP goes from C to 4·C and back: eight squares. So a block is twelve squares of C × C,
-plus a few biases and gains. The token table has V·C numbers. Here is GPT-2 small in such squares, each of them 768 × 768 numbers. On the left,
+plus a few biases and gains. The token table has V·C numbers. (The decorator `singledispatch` lets a program that has another kind of configuration bring a formula of its own.) Here is GPT-2 small in such squares, each of them 768 × 768 numbers. On the left,
 each column is one block. On the right are the two tables: the token table is 50,257 / 768 = 65.4 squares, and the position table 1024 / 768 = 1.3.
 """
 
@@ -670,6 +660,7 @@ show(figures.squares(GPTConfig()), alt=alt)
 
 # %%
 #| export
+@singledispatch
 def params_by_part(config: GPTConfig) -> dict[str, int]:
     """Number of parameters by part, from the shape alone."""
     C, L, bias = config.n_embd, config.n_layer, int(config.bias)
@@ -720,6 +711,7 @@ predict("05.4", "GPT-2 small, T = 1024: MFLOPs to train on one token", guess=Non
 # %%
 #| export
 #| blank flops_by_part: a product with an m × n matrix costs 2mn FLOPs for each token
+@singledispatch
 def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
 

@@ -25,7 +25,6 @@ And a layout that cannot work must be refused before a hundred processes wait fo
 #| doc labs.parallel.layout: The configuration's section `parallel`, and what is impossible in it, each in one line.
 #| doc labs.drills.layouts: What chapter 21d makes several processes do: steps in every layout, counted, and a checkpoint in parts.
 import json
-import math
 import os
 import shutil
 from pathlib import Path
@@ -218,7 +217,7 @@ from torch import Tensor, nn
 
 from nanogpt.distributed import Ranks, replicate
 from nanogpt.evaluate import evaluating, padded, windows
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.model import GPT, GPTConfig, init_weight
 from nanogpt.optim import decay_groups, make_optimizer
 from nanogpt.precision import autocast
 from nanogpt.weights import WEIGHTS, save_model
@@ -351,34 +350,8 @@ print("another model, filled weight by weight, is the same:", same)
 
 # %% [markdown]
 r"""
-Where do weights come from, one at a time? From a file, which need not be read at once. Or from a generator; for this, we take the body out of chapter 05's `init_weights`, which draws all weights of a model that exists:
+Where do weights come from, one at a time? From a file, which need not be read at once. Or from a generator; chapter 05's `init_weight` draws one weight, so the model need not exist:
 """
-
-
-# %%
-#| export model
-#| grows init_weights
-def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
-    """GPT-2's initialisation of one weight, in place: see init_weights."""
-    if p.dim() == 2:
-        std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
-        real = p[:vocab_size] if name.endswith("wte.weight") else p
-        nn.init.normal_(real, std=std, generator=generator)
-        p[len(real) :] = 0
-    else:
-        nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
-
-
-@torch.no_grad()
-def init_weights(
-    model: nn.Module, n_layer: int, generator: torch.Generator | None = None, vocab_size: int | None = None
-) -> None:
-    """GPT-2's initialisation, in place: matrices N(0, 0.02²), those that write to the stream less by √(2·n_layer).
-
-    Draws from `generator`, or from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
-    """
-    for name, p in model.named_parameters():  # a tied matrix comes once
-        init_weight(name, p, n_layer, generator, vocab_size)
 
 
 # %%

@@ -46,7 +46,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanogpt.model import check_input, init_weights, next_token_loss, table
+from nanogpt.model import check_input, init_weights, next_token_loss
 
 # %% [markdown]
 r"""
@@ -415,8 +415,7 @@ r"""
 The model has the outer names of chapter 05 (`transformer.wte`, `transformer.h`, `lm_head`) and the same call,
 `forward(idx, targets, cache)`. So everything that was written for GPT works with it. There is no table of positions;
 the angles are computed once and passed to all blocks. In large models `lm_head` is a matrix of its own; small ones
-share it with `wte` (`tied`). As in chapter 05, the modules are made without memory, so that only `init_weights` decides
-the values.
+share it with `wte` (`tied`). As in chapter 05, only `init_weights` decides the values, and the global generator stays where it was.
 """
 
 
@@ -428,11 +427,10 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config, V, C = config, config.vocab_size, config.n_embd
-        with torch.device("meta"):  # shapes without memory; see chapter 05
+        with torch.random.fork_rng(devices=[]):  # PyTorch's own initialisation draws numbers; see chapter 05
             blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config.n_layer))
-            parts = {"wte": table(V, C), "h": blocks, "ln_f": RMSNorm(C, config.norm_eps)}
+            parts = {"wte": nn.Embedding(V, C), "h": blocks, "ln_f": RMSNorm(C, config.norm_eps)}
             self.transformer, self.lm_head = nn.ModuleDict(parts), nn.Linear(C, V, bias=False)
-        self.load_state_dict({n: torch.empty(p.shape) for n, p in self.state_dict().items()}, assign=True)
         if config.tied:
             self.lm_head.weight = self.transformer.wte.weight
         init_weights(self, config.n_layer, generator)

@@ -106,8 +106,12 @@ predict("24b.1", "share of the parameters of Llama 3 8B in its MLPs", guess=None
 
 
 # %%
-#| export model
+#| export labs.llama.model
 #| blank llama_params: per layer 2·n_head + 2·n_kv_head heads of C × head_size, and three matrices C × n_hidden
+from nanogpt.model import flops_by_part, params_by_part
+
+
+@params_by_part.register(LlamaConfig)
 def llama_params(c) -> dict[str, int]:
     """Number of parameters by part, from the shape alone."""
     C, L, d = c.n_embd, c.n_layer, c.head_size
@@ -153,7 +157,8 @@ own T × T table.
 
 
 # %%
-#| export model
+#| export labs.llama.model
+@flops_by_part.register(LlamaConfig)
 def llama_flops(c, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens, counted as chapter 05's flops_by_part does."""
     C, L, d, T = c.n_embd, c.n_layer, c.head_size, T or c.block_size
@@ -172,51 +177,14 @@ for name, count in llama_flops(small).items():
 # %% [markdown]
 r"""
 All other functions that count (`num_params`, `flops_per_token`, the trainer's MFU) call `params_by_part` and
-`flops_by_part` of chapter 05. So these two are the only ones that must grow: they ask for the family first. Below them
-you see the new lines, which are alike in both.
+`flops_by_part` of chapter 05. Python's `singledispatch` has made them functions that choose by the type of their first argument, and `register`
+adds ours for a `LlamaConfig`. So chapter 05's code need not know that there are Llamas:
 """
 
-
 # %%
-#| export model
-#| grows params_by_part
-def params_by_part(config: GPTConfig) -> dict[str, int]:
-    """Number of parameters by part, from the shape alone; of a Llama, too (chapter 24b)."""
-    if hasattr(config, "n_kv_head"):
-        return llama_params(config)
-    C, L, bias = config.n_embd, config.n_layer, int(config.bias)
-    return {
-        "wte": config.vocab_rows * C,
-        "wpe": config.block_size * C,
-        "attention": L * (4 * C * C + bias * 4 * C),
-        "mlp": L * (8 * C * C + bias * 5 * C),
-        "layer norm": (2 * L + 1) * (1 + bias) * C,
-    }
+from nanogpt.model import num_params
 
-
-# %%
-#| export model
-#| grows flops_by_part
-def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
-    """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
-
-    Counts matrix products, 2 FLOPs for each multiply and add, and attention's T×T in full, although half of it
-    is masked. Does not count biases, norms, GELU, softmax, sums and look-ups. Of a Llama, too (chapter 24b).
-    """
-    if hasattr(config, "n_kv_head"):
-        return llama_flops(config, T)
-    C, L, T = config.n_embd, config.n_layer, T or config.block_size
-    return {
-        "attention, linear": L * 2 * 4 * C * C,
-        "attention, T×T": L * 2 * 2 * T * C,
-        "mlp": L * 2 * 8 * C * C,
-        "lm_head": 2 * C * config.vocab_rows,
-    }
-
-
-# %%
-grown("params_by_part", "24b")
-grown("flops_by_part", "24b")
+print(f"{num_params(LlamaConfig()):,} parameters of Llama 3 8B, {num_params(GPTConfig()):,} of GPT-2 small")
 
 # %% [markdown]
 r"""
@@ -840,6 +808,9 @@ import os
 # %%
 #| export labs.long_run.together
 #| grows too_large
+from nanogpt.model import params_by_part
+
+
 def too_large(config: Config, device: torch.device, ranks: int) -> str:
     """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
 

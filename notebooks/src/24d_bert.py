@@ -53,7 +53,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanogpt.model import CausalSelfAttention, split_heads
-from nanogpt.model import GPT, Block, GPTConfig, next_token_loss, table
+from nanogpt.model import GPT, Block, GPTConfig, next_token_loss
 
 
 class SelfAttention(CausalSelfAttention):
@@ -364,7 +364,8 @@ class Bert(nn.Module):
     def __init__(self, config: GPTConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config, C = config, config.n_embd
-        self.wte, self.wpe, self.wtt = table(config.vocab_size, C), table(config.block_size, C), table(2, C)
+        self.wte = nn.Embedding(config.vocab_size, C)
+        self.wpe, self.wtt = nn.Embedding(config.block_size, C), nn.Embedding(2, C)
         self.ln, self.ln_head = nn.LayerNorm(C, eps=1e-12), nn.LayerNorm(C, eps=1e-12)
         self.h = nn.ModuleList(BertBlock(config) for _ in range(config.n_layer))
         self.dense, self.bias = nn.Linear(C, C), nn.Parameter(torch.zeros(config.vocab_size))

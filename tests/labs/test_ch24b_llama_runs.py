@@ -17,13 +17,13 @@ from nanogpt.cli import main
 from nanogpt.config import Config, config_dict, load_config
 from nanogpt.labs.llama.families import from_hub, model_of, shape_from
 from nanogpt.labs.llama.keys import LlamaKeys, check_family, new_shape
-from nanogpt.labs.llama.model import Llama, LlamaConfig
+from nanogpt.labs.llama.model import Llama, LlamaConfig, llama_flops, llama_params
 from nanogpt.labs.llama.pretrained import llama_to_hf
 from nanogpt.labs.llama.runs import llama_dry_run
 from nanogpt.labs.long_run import trainer
 from nanogpt.labs.long_run.assemble import compare, first_model
 from nanogpt.lora import add_lora, lora_parameters, merge
-from nanogpt.model import GPT, GPTConfig, flops_per_token, llama_flops, llama_params, num_params
+from nanogpt.model import GPT, GPTConfig, flops_per_token, num_params
 from nanogpt.pretrained import to_hf
 from nanogpt.roofline import measure_roofline
 from nanogpt.shards import load_manifest

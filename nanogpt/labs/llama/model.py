@@ -1,6 +1,6 @@
 """Llama and Qwen3: RMSNorm, rotary positions, grouped queries, SwiGLU, no biases.
 
-Exported from notebooks/24_llama.ipynb.
+Exported from notebooks/24_llama.ipynb, grown by notebooks/24b_llama_runs.ipynb.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanogpt.model import check_input, init_weights, next_token_loss, table
+from nanogpt.model import check_input, flops_by_part, init_weights, next_token_loss, params_by_part
 
 
 class RMSNorm(nn.Module):
@@ -121,11 +121,10 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config, V, C = config, config.vocab_size, config.n_embd
-        with torch.device("meta"):  # shapes without memory; see chapter 05
+        with torch.random.fork_rng(devices=[]):  # PyTorch's own initialisation draws numbers; see chapter 05
             blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config.n_layer))
-            parts = {"wte": table(V, C), "h": blocks, "ln_f": RMSNorm(C, config.norm_eps)}
+            parts = {"wte": nn.Embedding(V, C), "h": blocks, "ln_f": RMSNorm(C, config.norm_eps)}
             self.transformer, self.lm_head = nn.ModuleDict(parts), nn.Linear(C, V, bias=False)
-        self.load_state_dict({n: torch.empty(p.shape) for n, p in self.state_dict().items()}, assign=True)
         if config.tied:
             self.lm_head.weight = self.transformer.wte.weight
         init_weights(self, config.n_layer, generator)
@@ -142,3 +141,30 @@ class Llama(nn.Module):
             x = block(x, angles, None if cache is None else cache.layer(i))
         logits = self.lm_head(self.transformer.ln_f(x if cache is None else cache.newest(x)))
         return logits, None if targets is None else next_token_loss(logits, targets)
+
+
+@params_by_part.register(LlamaConfig)
+def llama_params(c) -> dict[str, int]:
+    """Number of parameters by part, from the shape alone."""
+    C, L, d = c.n_embd, c.n_layer, c.head_size
+    heads = 2 * c.n_head + 2 * c.n_kv_head  # of queries and the projection, and of keys and values
+    gains = 2 * d if c.qk_norm else 0  # of the norms of queries and keys
+    return {
+        "wte": c.vocab_size * C,
+        "attention": L * (heads * d * C + gains),
+        "mlp": L * 3 * C * c.n_hidden,
+        "norms": (2 * L + 1) * C,
+        "lm_head": 0 if c.tied else c.vocab_size * C,
+    }
+
+
+@flops_by_part.register(LlamaConfig)
+def llama_flops(c, T: int | None = None) -> dict[str, int]:
+    """Forward FLOPs per token by part, in a context of T tokens, counted as chapter 05's flops_by_part does."""
+    C, L, d, T = c.n_embd, c.n_layer, c.head_size, T or c.block_size
+    return {
+        "attention, linear": L * 2 * (2 * c.n_head + 2 * c.n_kv_head) * d * C,
+        "attention, T×T": L * 2 * 2 * T * c.n_head * d,
+        "mlp": L * 2 * 3 * C * c.n_hidden,
+        "lm_head": 2 * C * c.vocab_size,
+    }

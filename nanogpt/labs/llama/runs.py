@@ -13,12 +13,12 @@ from nanogpt.checkpoint import chosen
 from nanogpt.device import pick_device
 from nanogpt.labs.llama.families import from_hub, model_of
 from nanogpt.labs.llama.keys import new_shape
-from nanogpt.labs.llama.model import Llama, LlamaConfig
+from nanogpt.labs.llama.model import Llama, LlamaConfig, llama_flops, llama_params
 from nanogpt.labs.llama.pretrained import KINDS, config_from_llama
 from nanogpt.labs.long_run.given import given_model, refuse_other_words
 from nanogpt.labs.plan.dryrun import say_time
 from nanogpt.lora import add_lora, lora_parameters
-from nanogpt.model import GPT, llama_flops, llama_params
+from nanogpt.model import GPT
 from nanogpt.precision import READS, LossScaler
 from nanogpt.pretrained import read_json
 from nanogpt.roofline import Roofline, measure_roofline, timings
