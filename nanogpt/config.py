@@ -1,10 +1,10 @@
 """A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
 
-Exported from notebooks/17c_config.ipynb, grown by notebooks/17e_long_run.ipynb,
-notebooks/19c_fine_tuning_runs.ipynb, notebooks/21d_layouts.ipynb and notebooks/24b_llama_runs.ipynb.
+Exported from notebooks/17c_config.ipynb, grown by notebooks/17e_long_run.ipynb.
 """
 
 import difflib
+import importlib
 import inspect
 import json
 import math
@@ -13,14 +13,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-
-from nanogpt.labs.llama.keys import LlamaKeys, check_family, own_keys, refuse_biases
-from nanogpt.labs.parallel.layout import Parallel, check_layout
 
 INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"  # PyYAML's names for two kinds
 EXPONENT = FLOAT, re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
@@ -180,6 +177,31 @@ class Lora:
 
 
 @dataclass(frozen=True)
+class Parallel:
+    """How processes share a run: dp × tp of them. With shard, the dp are copies × parts (chapter 21d)."""
+
+    __pydantic_config__ = STRICT
+    dp: Positive | None = None  # parts of the batch; null: as many as the processes allow
+    shard: bool = False  # each of dp keeps a part of weights, gradients and moments: chapter 21
+    copies: Positive = 1  # with shard: groups of processes, of which each has all parts
+    tp: Positive = 1  # processes among which each layer is cut: chapter 21b
+    recompute: bool = False  # of each block keep its input alone, and compute the block again in backward
+    save_parts: bool = False  # with shard: each rank saves its own parts of a checkpoint
+
+
+@dataclass(frozen=True)
+class LlamaKeys:
+    """What a Llama's shape has besides the section `model` (chapter 24b)."""
+
+    __pydantic_config__ = STRICT
+    n_kv_head: Positive | None = None  # heads of keys and values; they divide n_head; null: as many as n_head
+    n_hidden: Positive | None = None  # the width of the MLP; null: 8/3 of n_embd, up to a multiple of 16
+    rope_theta: Rate = 10_000.0  # the slowest pair turns by about 1/rope_theta a token
+    qk_norm: bool = False  # normalize queries and keys, as Qwen3 does
+    tied: bool = True  # lm_head is wte, as in GPT-2; large models have two matrices
+
+
+@dataclass(frozen=True)
 class Config:
     """A run. ValueError, naming the keys, where its parts cannot work together."""
 
@@ -198,13 +220,31 @@ class Config:
 
     def __post_init__(self):
         check_together(self.model, self.optim, self.train)
-        check_layout(self.parallel, self.model, self.train)
-        check_family(self)
+        for lab in load_labs(self):
+            lab.check(self)
 
     @property
     def micro_batches(self) -> int:
         """In one update."""
         return self.train.batch_tokens // (self.train.micro_batch * self.model.block_size)
+
+
+LABS = {  # what checks a section that is not at its default: a module of a later chapter, with check(config)
+    "parallel": "nanogpt.labs.parallel.layout",
+    "family": "nanogpt.labs.llama.keys",
+    "llama": "nanogpt.labs.llama.keys",
+}
+
+
+def load_labs(config: Config) -> list[ModuleType]:
+    """The labs that a configuration asks for, imported."""
+    asked = []
+    for name, lab in LABS.items():
+        value = getattr(config, name)
+        default = type(value)() if is_dataclass(value) else getattr(Config, name)
+        if value != default:
+            asked.append(importlib.import_module(lab))
+    return asked
 
 
 def check_together(model: Model, optim: Optim, train: Train) -> None:
@@ -306,7 +346,6 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
     """
     said, where = read_config(name_or_path)
     given = given_keys(said, overrides := list(overrides))
-    refuse_biases(given)
     try:
         return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
     except ValidationError as error:
@@ -320,7 +359,7 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
 
 def config_dict(config: Config) -> dict:
     """As a JSON file can hold it, which `load_config` reads back, since JSON is YAML."""
-    return json.loads(json.dumps(own_keys(asdict(config))))
+    return json.loads(json.dumps(asdict(config)))
 
 
 def from_depth(n: int, batch_tokens: int) -> list[str]:

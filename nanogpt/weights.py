@@ -1,21 +1,19 @@
 """A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
 
-Exported from notebooks/07_training.ipynb, grown by notebooks/07b_learned.ipynb and
-notebooks/24b_llama_runs.ipynb.
+Exported from notebooks/07_training.ipynb, grown by notebooks/07b_learned.ipynb.
 """
 
 import hashlib
 import json
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as tensors_in
-from safetensors.torch import save
+from safetensors.torch import load, save
 
 from nanogpt.files import atomically, save_json
-from nanogpt.labs.llama.families import model_of, shape_from
 from nanogpt.model import GPT, GPTConfig
 
 WEIGHTS = "model.safetensors"
@@ -45,13 +43,13 @@ def refuse_damage(sha256: str | None, fields: dict, data: bytes, weights: dict[s
             raise ValueError(f"{name} holds NaN or infinity")
 
 
-def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
+def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor], kind: type = GPT) -> GPT:
     """A model without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
     layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
     if layers != config.n_layer:  # first: even without memory, a hundred thousand layers take minutes
         raise ValueError(f"config.json says n_layer={config.n_layer}, {WEIGHTS} has {layers}")
     with torch.device("meta"):
-        model = model_of(config)
+        model = kind(config)
     expected = {name: p.shape for name, p in model.named_parameters()}
     kinds = (torch.float32, torch.bfloat16, torch.float16)
     wrong = sorted(expected.keys() ^ weights.keys())  # names that only one of the two has
@@ -61,6 +59,17 @@ def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
     if wrong:
         raise ValueError(f"config.json and {WEIGHTS} disagree about {', '.join(wrong[:3])}")
     return model
+
+
+FAMILIES = {"n_kv_head": ("nanogpt.labs.llama.model", "LlamaConfig", "Llama")}  # by a field that no GPT has
+
+
+def classes_of(fields: dict) -> tuple[type, type]:
+    """The classes of the shape and the model that a config.json describes: GPT-2's, or those of a lab, loaded now."""
+    for field, (lab, *names) in FAMILIES.items():
+        if field in fields:
+            return tuple(getattr(import_module(lab), name) for name in names)
+    return GPTConfig, GPT
 
 
 UNREADABLE = AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError, SafetensorError
@@ -74,8 +83,9 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
     folder = Path(folder)
     try:
         fields, data = json.loads((folder / "config.json").read_bytes()), (folder / WEIGHTS).read_bytes()
-        sha256, weights = fields.pop("sha256", None), tensors_in(data)
-        model = empty_model(shape_from(fields), weights)
+        sha256, weights = fields.pop("sha256", None), load(data)
+        shape, kind = classes_of(fields)
+        model = empty_model(shape(**fields), weights, kind)
         refuse_damage(sha256, fields, data, weights)
     except FileNotFoundError as error:
         how = "chapter 07 writes it, or save_model(model, folder)"
@@ -83,6 +93,6 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
     except UNREADABLE as error:
         raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
     model.load_state_dict(weights, strict=False, assign=True)
-    if getattr(model.config, "tied", True):
-        model.lm_head.weight = model.transformer.wte.weight
+    if "lm_head.weight" not in weights:
+        model.lm_head.weight = model.transformer.wte.weight  # tied
     return model.to(device).eval()

@@ -32,6 +32,7 @@ from nanogpt.weights import WEIGHTS, digest, save_model
 # %%
 #| export
 import json
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -148,14 +149,14 @@ memory. We build the model there and compare names, shapes and types.
 
 # %%
 #| export
-#| blank empty_model: build GPT(config) under torch.device("meta"), then compare its names and shapes with those of weights
-def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
-    """A GPT without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
+#| blank empty_model: build kind(config) under torch.device("meta"), then compare its names and shapes with those of weights
+def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor], kind: type = GPT) -> GPT:
+    """A model without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
     layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
     if layers != config.n_layer:  # first: even without memory, a hundred thousand layers take minutes
         raise ValueError(f"config.json says n_layer={config.n_layer}, {WEIGHTS} has {layers}")
     with torch.device("meta"):
-        model = GPT(config)
+        model = kind(config)
     expected = {name: p.shape for name, p in model.named_parameters()}
     kinds = (torch.float32, torch.bfloat16, torch.float16)
     wrong = sorted(expected.keys() ^ weights.keys())  # names that only one of the two has
@@ -177,17 +178,28 @@ except ValueError as error:
 # %% [markdown]
 r"""
 `load_model` puts the two together. The tensors from the file take the places of the empty ones (`assign=True`).
-Whatever is wrong, the reader gets one sentence instead of a traceback.
+Whatever is wrong, the reader gets one sentence instead of a traceback. (`classes_of` chooses the model by the fields of the file. Chapter 24 builds a second family; its module is named as a text, and is loaded only for a file that needs it.)
 """
 
 
 # %%
 #| export
+FAMILIES = {"n_kv_head": ("nanogpt.labs.llama.model", "LlamaConfig", "Llama")}  # by a field that no GPT has
+
+
+def classes_of(fields: dict) -> tuple[type, type]:
+    """The classes of the shape and the model that a config.json describes: GPT-2's, or those of a lab, loaded now."""
+    for field, (lab, *names) in FAMILIES.items():
+        if field in fields:
+            return tuple(getattr(import_module(lab), name) for name in names)
+    return GPTConfig, GPT
+
+
 UNREADABLE = AttributeError, LookupError, OverflowError, RuntimeError, TypeError, ValueError, SafetensorError
 
 
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
-    """The GPT that save_model wrote, in evaluation mode and the dtype it was saved in.
+    """The model that save_model wrote, in evaluation mode and the dtype it was saved in.
 
     OSError or ValueError, in one sentence, if it cannot be, or if a bit of either file has changed.
     """
@@ -195,7 +207,8 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
     try:
         fields, data = json.loads((folder / "config.json").read_bytes()), (folder / WEIGHTS).read_bytes()
         sha256, weights = fields.pop("sha256", None), load(data)
-        model = empty_model(GPTConfig(**fields), weights)
+        shape, kind = classes_of(fields)
+        model = empty_model(shape(**fields), weights, kind)
         refuse_damage(sha256, fields, data, weights)
     except FileNotFoundError as error:
         how = "chapter 07 writes it, or save_model(model, folder)"
@@ -203,7 +216,8 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
     except UNREADABLE as error:
         raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
     model.load_state_dict(weights, strict=False, assign=True)
-    model.lm_head.weight = model.transformer.wte.weight  # tied
+    if "lm_head.weight" not in weights:
+        model.lm_head.weight = model.transformer.wte.weight  # tied
     return model.to(device).eval()
 
 

@@ -233,12 +233,13 @@ nothing to say.
 
 # %%
 #| export
+import importlib
 import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -332,9 +333,9 @@ print("five heads:", refusal(Model, n_head=5))
 
 # %% [markdown]
 r"""
-## Appendix: four more sections
+## Appendix: seven more sections
 
-The data, the length of the run, the evaluation, and the run's folder have sections of the same form. There is nothing new in the code. Look up what a key means when you need it, and go on with "All sections together".
+The data, the length of the run, the evaluation, and the run's folder have sections of the same form. The last three sections have keys for optional chapters: adapters, layouts of many processes, and a second family of models. There is nothing new in the code. Look up what a key means when you need it, and go on with "All sections together".
 """
 
 
@@ -352,6 +353,8 @@ class Data:
     val: BelowOne = 0.1  # the fraction of that text that is kept for validation
     paragraphs: bool = True  # a document of that text ends at a blank line
     overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
+    mix: dict[Name, Positive] | None = None  # a weight for each folder, dir among them; null: dir alone
+    answers_after: str = ""  # in dir's documents what follows this text alone counts in the loss; empty: all
 
 
 # %%
@@ -409,6 +412,43 @@ class Run:
 
 
 # %%
+#| export
+@dataclass(frozen=True)
+class Lora:
+    """Adapters beside the frozen weights of init_from: chapters 19 and 19c."""
+
+    __pydantic_config__ = STRICT
+    rank: Count = 0  # of the adapters, which alone are trained; 0: none, and all weights are trained
+    alpha: Rate = 8.0  # what an adapter adds is multiplied by alpha / rank
+    targets: tuple[Literal["c_attn", "c_proj", "c_fc"], ...] = ("c_attn", "c_proj", "c_fc")  # which layers
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How processes share a run: dp × tp of them. With shard, the dp are copies × parts (chapter 21d)."""
+
+    __pydantic_config__ = STRICT
+    dp: Positive | None = None  # parts of the batch; null: as many as the processes allow
+    shard: bool = False  # each of dp keeps a part of weights, gradients and moments: chapter 21
+    copies: Positive = 1  # with shard: groups of processes, of which each has all parts
+    tp: Positive = 1  # processes among which each layer is cut: chapter 21b
+    recompute: bool = False  # of each block keep its input alone, and compute the block again in backward
+    save_parts: bool = False  # with shard: each rank saves its own parts of a checkpoint
+
+
+@dataclass(frozen=True)
+class LlamaKeys:
+    """What a Llama's shape has besides the section `model` (chapter 24b)."""
+
+    __pydantic_config__ = STRICT
+    n_kv_head: Positive | None = None  # heads of keys and values; they divide n_head; null: as many as n_head
+    n_hidden: Positive | None = None  # the width of the MLP; null: 8/3 of n_embd, up to a multiple of 16
+    rope_theta: Rate = 10_000.0  # the slowest pair turns by about 1/rope_theta a token
+    qk_norm: bool = False  # normalize queries and keys, as Qwen3 does
+    tied: bool = True  # lm_head is wte, as in GPT-2; large models have two matrices
+
+
+# %%
 print("steps:", refusal(Train, max_steps=3.5))
 print("precision:", refusal(Train, dtype="half"))
 
@@ -416,8 +456,10 @@ print("precision:", refusal(Train, dtype="half"))
 r"""
 ## All sections together
 
-A configuration has these six sections, and one key that belongs to none of them: `init_from` names a trained model with which the run begins (chapter 19). Some rules concern several of them, and `check_together` has those. For example, `train.batch_tokens` counts the batch of one update in tokens, so that it means the same on any machine. But the batch is computed in micro-batches (chapter 15) of
+A configuration has these sections, and two keys that belong to none of them. `family` is the kind of model, and `init_from` names a trained model with which the run begins (chapter 19). Some rules concern several of them, and `check_together` has those. For example, `train.batch_tokens` counts the batch of one update in tokens, so that it means the same on any machine. But the batch is computed in micro-batches (chapter 15) of
 `train.micro_batch` rows, and each row has `model.block_size` tokens. So the first number must be a multiple of the product of the other two. A message is most useful when it contains the remedy, so this one names the nearest number that would do.
+
+Rules about layouts and about the second family belong to the chapters that build them. The table `LABS` names the modules as texts, and `load_labs` imports one only if its section is not at its default. So a plain run needs none of them.
 """
 
 
@@ -435,14 +477,40 @@ class Config:
     eval: Eval = field(default_factory=Eval)
     run: Run = field(default_factory=Run)
     init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
+    lora: Lora = field(default_factory=Lora)  # small matrices that are trained instead of all weights
+    parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
+    family: Literal["gpt", "llama"] = "gpt"  # GPT-2's blocks, or those of chapter 24
+    llama: LlamaKeys = field(default_factory=LlamaKeys)  # what only a Llama has: chapter 24b
 
     def __post_init__(self):
         check_together(self.model, self.optim, self.train)
+        for lab in load_labs(self):
+            lab.check(self)
 
     @property
     def micro_batches(self) -> int:
         """In one update."""
         return self.train.batch_tokens // (self.train.micro_batch * self.model.block_size)
+
+
+# %%
+#| export
+LABS = {  # what checks a section that is not at its default: a module of a later chapter, with check(config)
+    "parallel": "nanogpt.labs.parallel.layout",
+    "family": "nanogpt.labs.llama.keys",
+    "llama": "nanogpt.labs.llama.keys",
+}
+
+
+def load_labs(config: Config) -> list[ModuleType]:
+    """The labs that a configuration asks for, imported."""
+    asked = []
+    for name, lab in LABS.items():
+        value = getattr(config, name)
+        default = type(value)() if is_dataclass(value) else getattr(Config, name)
+        if value != default:
+            asked.append(importlib.import_module(lab))
+    return asked
 
 
 # %%

@@ -181,12 +181,9 @@ The first key is a section of its own. At rank 0, the default, nothing changes. 
 """
 
 # %%
-from dataclasses import dataclass, field
-from typing import Literal
-
 from safetensors.torch import load as tensors_in
 
-from nanogpt.config import STRICT, Config, Count, Data, Model, Name, Positive, Rate, Train, config_dict
+from nanogpt.config import Config, Data, Lora, Model, Train, config_dict
 from nanogpt.labs.long_run.assemble import tokenizer_of
 from nanogpt.labs.long_run.given import given_model
 from nanogpt.labs.long_run.log import say
@@ -196,23 +193,6 @@ from nanogpt.model import GPTConfig
 from nanogpt.shards import load_manifest
 from nanogpt.training import scale_init
 from nanogpt.weights import save_model
-
-
-# %%
-#| export config
-@dataclass(frozen=True)
-class Lora:
-    """Adapters beside the frozen weights of init_from: chapters 19 and 19c."""
-
-    __pydantic_config__ = STRICT
-    rank: Count = 0  # of the adapters, which alone are trained; 0: none, and all weights are trained
-    alpha: Rate = 8.0  # what an adapter adds is multiplied by alpha / rank
-    targets: tuple[Literal["c_attn", "c_proj", "c_fc"], ...] = ("c_attn", "c_proj", "c_fc")  # which layers
-
-
-@dataclass(frozen=True)
-class Config(Config):
-    lora: Lora = field(default_factory=Lora)  # small matrices that are trained instead of all weights
 
 
 # %%
@@ -366,13 +346,6 @@ Replay was the best remedy against forgetting in both chapters. In the trainer i
 """
 
 
-# %%
-#| export config
-@dataclass(frozen=True)
-class Data(Data):
-    mix: dict[Name, Positive] | None = None  # a weight for each folder, dir among them; null: dir alone
-
-
 # %% [markdown]
 r"""
 `data.dir` remains the folder whose validation loss is `val_loss`, by which the best checkpoint is chosen. So it must be in the mixture. And all folders must have been made with the same tokenizer: `open_shards` compares the fingerprints.
@@ -496,13 +469,6 @@ In the trainer, `begun` of chapter 17d puts a run together. It knows the tokeniz
 
 What if the run reads a mixture? The old stories are there so that they are not forgotten. They have no `Answer:`, so a mask on every row would hide all of them, and replay would do nothing. The key is therefore a property of `data.dir`: in its documents the answers alone count, and in the other folders all tokens do.
 """
-
-
-# %%
-#| export config
-@dataclass(frozen=True)
-class Data(Data):
-    answers_after: str = ""  # in dir's documents what follows this text alone counts in the loss; empty: all
 
 
 # %%

@@ -51,25 +51,9 @@ machine only. `save_parts` decides how a checkpoint is written, which we come to
 """
 
 # %%
-#| export labs.parallel.layout
-from dataclasses import dataclass
-from typing import Annotated
+from nanogpt.config import Parallel, key_lines
 
-from pydantic import ConfigDict, Field
-
-
-@dataclass(frozen=True)
-class Parallel:
-    """How processes share a run: dp × tp of them. With shard, the dp are copies × parts."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
-    dp: Annotated[int, Field(gt=0)] | None = None  # parts of the batch; null: as many as the processes allow
-    shard: bool = False  # each of dp keeps a part of weights, gradients and moments: chapter 21
-    copies: Annotated[int, Field(gt=0)] = 1  # with shard: groups of processes, of which each has all parts
-    tp: Annotated[int, Field(gt=0)] = 1  # processes among which each layer is cut: chapter 21b
-    recompute: bool = False  # of each block keep its input alone, and compute the block again in backward
-    save_parts: bool = False  # with shard: each rank saves its own parts of a checkpoint
-
+print(*key_lines(Parallel), sep="\n")
 
 # %%
 print(Parallel(shard=True, tp=2))
@@ -82,6 +66,9 @@ Some combinations cannot work, however many processes there are. `check_layout` 
 
 # %%
 #| export labs.parallel.layout
+from nanogpt.config import Parallel
+
+
 def check_layout(parallel: Parallel, model, train) -> None:
     """ValueError, naming the keys, for what no number of processes can run."""
     heads, tp = model.n_head, parallel.tp
@@ -463,6 +450,7 @@ The drill makes three steps in each layout, with chapter 20's small model and it
 #| export labs.drills.layouts
 from types import SimpleNamespace
 
+from nanogpt.config import Parallel
 from nanogpt.data import DocumentStream
 from nanogpt.distributed import Ranks, my_rows
 from nanogpt.labs.drills.ddp import LR, ROWS, fresh
@@ -990,10 +978,9 @@ The trainer knows many processes since chapter 20a, and each of them has a compl
 
 # %%
 from collections import Counter
-from dataclasses import field
 
 from nanogpt.checkpoint import random_states, save, set_random_states
-from nanogpt.config import Config, check_together
+from nanogpt.config import Config
 from nanogpt.device import pick_device
 from nanogpt.labs.long_run.together import first_alone, my_documents, too_large
 from nanogpt.labs.long_run.training import KEPT, Training
@@ -1002,15 +989,10 @@ from nanogpt.precision import why_not
 
 
 # %%
-#| export config
-#| grows Config.__post_init__
-@dataclass(frozen=True)
-class Config(Config):
-    parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
-
-    def __post_init__(self):
-        check_together(self.model, self.optim, self.train)
-        check_layout(self.parallel, self.model, self.train)
+#| export labs.parallel.layout
+def check(config) -> None:
+    """ValueError, naming the keys, for a configuration that no number of processes can run: for chapter 17c's LABS."""
+    check_layout(config.parallel, config.model, config.train)
 
 
 # %% [markdown]

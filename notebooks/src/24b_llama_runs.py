@@ -24,19 +24,14 @@ python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
 #| doc labs.llama.keys: The configuration's section `llama`, and which keys belong to which family of models.
 import json
 import shutil
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, field
+from collections.abc import Collection
 from pathlib import Path
-from typing import Literal
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 
 from course.notebook import answer, checkpoint, grown, predict, predictions
 from course.torchrun import so_far
-from nanogpt.config import Config, Model, check_together, given_keys, keys
-from nanogpt.config import complaint, read_config
-from nanogpt.labs.parallel.layout import check_layout
+from nanogpt.config import Config, Model
 from nanogpt.stories import ensure_corpus
 
 DATA, RUNS = "../data/built/stories", Path("../data/built/llama-runs")
@@ -206,26 +201,9 @@ Every key has a default that suits a small model. `null` means that the value fo
 # %%
 #| export labs.llama.keys
 import math
-from dataclasses import dataclass, fields
-from typing import Annotated
+from dataclasses import fields
 
-from pydantic import ConfigDict, Field
-
-Positive, PositiveFloat = Annotated[int, Field(gt=0)], Annotated[float, Field(gt=0)]
-
-
-# %%
-#| export labs.llama.keys
-@dataclass(frozen=True)
-class LlamaKeys:
-    """What a Llama's shape has besides the section `model`: chapter 24."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    n_kv_head: Positive | None = None  # heads of keys and values; they divide n_head; null: as many as n_head
-    n_hidden: Positive | None = None  # the width of the MLP; null: 8/3 of n_embd, up to a multiple of 16
-    rope_theta: PositiveFloat = 10_000.0  # the slowest pair turns by about 1/rope_theta a token
-    qk_norm: bool = False  # normalize queries and keys, as Qwen3 does
-    tied: bool = True  # lm_head is wte, as in GPT-2; large models have two matrices
+from nanogpt.config import LlamaKeys
 
 
 # %%
@@ -263,7 +241,7 @@ def new_shape(config, vocab_size: int):
 r"""
 With two families there are new ways to be wrong. A GPT has no `llama.n_kv_head`. A Llama has no dropout, no padded table
 (`model.padded_vocab_size`), and no attention that is computed step by step (`model.flash=false`). If the trainer ignored
-such a key, you would believe in a model that you do not have. So `check_family` refuses it and says in one line what is
+such a key, you would believe in a model that you do not have. So `check` refuses it and says in one line what is
 wrong. It also refuses the layouts of chapter 21d: `parallel.shard` and `parallel.tp` cut a GPT's layers by name, and they
 do not know the layers of a Llama. Copies (`parallel.dp`) work, because DDP asks nothing about the layers.
 """
@@ -271,8 +249,8 @@ do not know the layers of a Llama. Copies (`parallel.dp`) work, because DDP asks
 
 # %%
 #| export labs.llama.keys
-#| blank check_family: refuse keys of the section llama for a GPT; for a Llama what only a GPT has, and shards and cuts
-def check_family(config) -> None:
+#| blank check: refuse keys of the section llama for a GPT; for a Llama what only a GPT has, and shards and cuts
+def check(config) -> None:
     """ValueError, naming the key, for what the other family has, and for a layout or a shape that no Llama can have."""
     model, own, layout = config.model, config.llama, config.parallel
     if config.family == "gpt":
@@ -293,23 +271,8 @@ def check_family(config) -> None:
 
 # %% [markdown]
 r"""
-Now the configuration can get the word and the section. `check_family` is called whenever one is made, beside the checks that a
-configuration has had so far.
+Chapter 17c's table `LABS` names this module for the key `family` and the section `llama`. So `check` is called for every configuration that uses one of them.
 """
-
-
-# %%
-#| export config
-#| grows Config.__post_init__
-@dataclass(frozen=True)
-class Config(Config):
-    family: Literal["gpt", "llama"] = "gpt"  # GPT-2's blocks, or those of chapter 24
-    llama: LlamaKeys = field(default_factory=LlamaKeys)  # what only a Llama has: chapter 24b
-
-    def __post_init__(self):
-        check_together(self.model, self.optim, self.train)
-        check_layout(self.parallel, self.model, self.train)
-        check_family(self)
 
 
 # %%
@@ -317,56 +280,18 @@ sizes = Model(n_layer=2, n_head=8, n_embd=128, block_size=128)
 config = Config(model=sizes, family="llama", llama=LlamaKeys(n_kv_head=4))
 print(new_shape(config, vocab_size=1024))
 
-# %% [markdown]
-r"""
-One key cannot be judged by its value. `model.bias` is true by default, because GPT-2 has biases, and a Llama has none. The
-question is whether somebody has *written* `model.bias=true`. `refuse_biases` therefore looks at what the file and the command
-line say, before the defaults are filled in. `load_config` calls it, and this is its only new line.
-"""
-
-
 # %%
-#| export labs.llama.keys
-def refuse_biases(given: dict) -> None:
-    """ValueError if a file or a command line asks for biases in a Llama; the key's default asks for nothing."""
-    model = given.get("model")
-    biases = isinstance(model, dict) and model.get("bias")
-    if given.get("family") == "llama" and biases:
-        raise ValueError("model.bias=true is GPT-2's, and a Llama has no biases; leave it out")
+from nanogpt.config import load_config
 
-
-# %%
-#| export config
-#| grows load_config
-def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """The run in a YAML file, or in nanogpt/configs/NAME.yaml, changed by `key=value` overrides.
-
-    ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
-    """
-    said, where = read_config(name_or_path)
-    given = given_keys(said, overrides := list(overrides))
-    refuse_biases(given)
-    try:
-        return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
-    except ValidationError as error:
-        key, sentence = complaint(error, given, keys())
-    if any(override.startswith(f"{key}=") for override in overrides):
-        where = "command line"
-    elif not key and overrides:
-        where = f"{where} with {' '.join(overrides)}"
-    raise ValueError(f"{where}: {sentence}")
-
-
-# %%
 print(load_config("tiny", ["family=llama", "llama.n_kv_head=4"]).llama)
 
 # %% [markdown]
 r"""
-Here are eight changes of `tiny`, as you would write them on the command line.
+Here are seven changes of `tiny`, as you would write them on the command line.
 """
 
 # %%
-EIGHT = [
+SEVEN = [
     "family=llama",
     "llama.n_kv_head=4",
     "family=llama llama.n_kv_head=3",
@@ -374,7 +299,6 @@ EIGHT = [
     "family=llama parallel.dp=2 parallel.shard=true",
     "family=llama parallel.dp=2",
     "family=llama model.n_head=128",
-    "family=llama model.bias=true",
 ]
 
 # %% [markdown]
@@ -388,7 +312,7 @@ predict("24b.2", "changes of tiny that can be run", guess=None)
 
 # %%
 can = 0
-for changes in EIGHT:
+for changes in SEVEN:
     try:
         load_config("tiny", changes.split())
         can += 1
@@ -399,69 +323,18 @@ answer("24b.2", can)
 
 # %% [markdown]
 r"""
-Two of the eight can be run: the plain Llama and the one with copies. Each of the other lines says what is wrong. With 128 heads,
+Two of the seven can be run: the plain Llama and the one with copies. Each of the other lines says what is wrong. With 128 heads,
 rotation needs pairs of numbers, and a single number has no partner. The checks made no model and read no data. A
 command that will run for days should fail in its first second if it fails at all.
 
 ## A folder that knows its family
 
-`save_model` of chapter 07 writes the shape of any model. `load_model` of chapter 07b has to make the right class when it
-reads the folder. Two lines of it change. `GPTConfig(**fields)` becomes `shape_from(fields)`. The head of a GPT is always
-tied to the token table; that of a Llama only if `tied` is true. `empty_model`, which compares names and shapes before any
-number goes into a model, makes its model with `model_of`.
+`save_model` of chapter 07 writes the shape of any model, and `load_model` of chapter 07b chooses the class by the fields of the file: its table `FAMILIES` names ours for a field `n_kv_head`. The head of a GPT is always
+tied to the token table; that of a Llama only if `tied` is true, and then the file has no head.
 """
 
 # %%
-from nanogpt.weights import UNREADABLE, WEIGHTS, refuse_damage, save_model
-
-
-# %%
-#| export weights
-#| grows empty_model
-def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor]) -> GPT:
-    """A model without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
-    layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
-    if layers != config.n_layer:  # first: even without memory, a hundred thousand layers take minutes
-        raise ValueError(f"config.json says n_layer={config.n_layer}, {WEIGHTS} has {layers}")
-    with torch.device("meta"):
-        model = model_of(config)
-    expected = {name: p.shape for name, p in model.named_parameters()}
-    kinds = (torch.float32, torch.bfloat16, torch.float16)
-    wrong = sorted(expected.keys() ^ weights.keys())  # names that only one of the two has
-    for name, p in weights.items():
-        if name in expected and (p.shape != expected[name] or p.dtype not in kinds):
-            wrong.append(name)
-    if wrong:
-        raise ValueError(f"config.json and {WEIGHTS} disagree about {', '.join(wrong[:3])}")
-    return model
-
-
-# %%
-#| export weights
-#| grows load_model
-from safetensors.torch import load as tensors_in
-
-
-def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
-    """The model that save_model wrote, in evaluation mode and the dtype it was saved in.
-
-    OSError or ValueError, in one sentence, if it cannot be, or if a bit of either file has changed.
-    """
-    folder = Path(folder)
-    try:
-        fields, data = json.loads((folder / "config.json").read_bytes()), (folder / WEIGHTS).read_bytes()
-        sha256, weights = fields.pop("sha256", None), tensors_in(data)
-        model = empty_model(shape_from(fields), weights)
-        refuse_damage(sha256, fields, data, weights)
-    except FileNotFoundError as error:
-        how = "chapter 07 writes it, or save_model(model, folder)"
-        raise FileNotFoundError(f"{error.filename} is not there; {how}") from None
-    except UNREADABLE as error:
-        raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
-    model.load_state_dict(weights, strict=False, assign=True)
-    if getattr(model.config, "tied", True):
-        model.lm_head.weight = model.transformer.wte.weight
-    return model.to(device).eval()
+from nanogpt.weights import WEIGHTS, load_model, save_model
 
 
 # %%
@@ -651,34 +524,7 @@ The checkpoint has the adapters and the name of their base, but not the 500,352 
 r"""
 ## Appendix: the family in the trainer
 
-Here the trainer calls these functions. A run writes all its keys into its own `config.yaml`, from which it can be started
-again. There a Llama must not have `model.bias`, which would be refused, and so `own_keys` removes it.
-"""
-
-
-# %%
-#| export labs.llama.keys
-def own_keys(said: dict) -> dict:
-    """All keys of a configuration; without model.bias if it is a Llama's."""
-    if said["family"] == "llama":
-        del said["model"]["bias"]
-    return said
-
-
-# %%
-#| export config
-#| grows config_dict
-def config_dict(config: Config) -> dict:
-    """As a JSON file can hold it, which `load_config` reads back, since JSON is YAML."""
-    return json.loads(json.dumps(own_keys(asdict(config))))
-
-
-# %%
-print(config_dict(load_config("tiny", ["family=llama"]))["model"])
-
-# %% [markdown]
-r"""
-A model that is given by `init_from` must have the configuration's family, and every size that the configuration sets.
+Here the trainer calls these functions. A model that is given by `init_from` must have the configuration's family, and every size that the configuration sets.
 """
 
 # %%
@@ -750,6 +596,7 @@ from nanogpt.labs.llama.model import Llama
 from nanogpt.labs.long_run.given import given_model, refuse_other_words
 from nanogpt.model import GPT
 from nanogpt.training import scale_init
+from nanogpt.weights import load_model
 
 
 def given_of(config, manifest: dict) -> GPT | Llama:

@@ -16,7 +16,7 @@ from ranks import in_ranks
 from small_run import lines, small, weights, write_text
 
 from nanogpt import checkpoint
-from nanogpt.config import load_config
+from nanogpt.config import Parallel, load_config
 from nanogpt.distributed import Ranks
 from nanogpt.evaluate import evaluate
 from nanogpt.labs.long_run import assemble, trainer
@@ -32,7 +32,7 @@ from nanogpt.labs.parallel.laid_out import (
     optimizer_for,
     saved_weights,
 )
-from nanogpt.labs.parallel.layout import Parallel, check_layout, data_parallel
+from nanogpt.labs.parallel.layout import check_layout, data_parallel
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import local_part, make_optimizer

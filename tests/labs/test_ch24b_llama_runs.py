@@ -14,9 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanogpt.cli import main
-from nanogpt.config import Config, config_dict, load_config
+from nanogpt.config import Config, LlamaKeys, config_dict, load_config
 from nanogpt.labs.llama.families import from_hub, model_of, shape_from
-from nanogpt.labs.llama.keys import LlamaKeys, check_family, new_shape
+from nanogpt.labs.llama.keys import check, new_shape
 from nanogpt.labs.llama.model import Llama, LlamaConfig, llama_flops, llama_params
 from nanogpt.labs.llama.pretrained import llama_to_hf
 from nanogpt.labs.llama.runs import llama_dry_run
@@ -162,7 +162,6 @@ def test_a_gpt_keeps_all_its_keys():
         ("family=llama model.dropout=0.1", "model.dropout=0.1 is GPT-2's, and a Llama has no such thing"),
         ("family=llama model.flash=false", "model.flash=False is GPT-2's"),
         ("family=llama model.padded_vocab_size=2048", "model.padded_vocab_size=2048 is GPT-2's"),
-        ("family=llama model.bias=true", "model.bias=true is GPT-2's, and a Llama has no biases; leave it out"),
         ("family=llama parallel.shard=true", "know a GPT's layers only; a Llama runs as copies, parallel.dp"),
         ("family=llama parallel.tp=2", "know a GPT's layers only"),
         ("llama=4", "llama is a section and takes keys of its own: llama.n_kv_head"),
@@ -180,21 +179,9 @@ def test_every_key_of_the_section_is_refused_for_a_gpt():
     assert other.keys() == vars(LlamaKeys()).keys()
     for name, value in other.items():
         config = replace(Config(), family="llama", llama=LlamaKeys(**{name: value}))
-        check_family(config)
+        check(config)
         with pytest.raises(ValueError, match=rf"llama\.{name}="):
             replace(config, family="gpt")
-
-
-def test_biases_are_refused_only_where_somebody_asks_for_them(whole, tmp_path):
-    """The key's default is true: it must not be refused, nor be written into a Llama's config.yaml."""
-    assert load_config("tiny", ["family=llama", "model.bias=false"]).family == "llama"
-    assert load_config("tiny", ["model.bias=true"]).family == "gpt"
-    file = tmp_path / "asks.yaml"
-    file.write_text("family: llama\nmodel: {bias: true}\n")
-    with pytest.raises(ValueError, match="a Llama has no biases"):
-        load_config(file)
-    assert load_config(whole.folder / "config.yaml") == whole.config
-    assert "bias" not in config_dict(whole.config)["model"] and "bias" in config_dict(Config())["model"]
 
 
 def test_a_run_that_is_older_than_the_keys_goes_on(capsys):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 
+from nanogpt.config import Parallel
 from nanogpt.data import DocumentStream
 from nanogpt.distributed import Ranks, gathered, my_rows
 from nanogpt.labs.drills.ddp import LR, ROWS, fresh
@@ -22,7 +23,6 @@ from nanogpt.labs.parallel.laid_out import (
     made_in_parts,
     optimizer_for,
 )
-from nanogpt.labs.parallel.layout import Parallel
 from nanogpt.model import GPT
 from nanogpt.optim import local_part
 from nanogpt.roofline import peak_memory

@@ -4,24 +4,9 @@ Exported from notebooks/24b_llama_runs.ipynb.
 """
 
 import math
-from dataclasses import dataclass, fields
-from typing import Annotated
+from dataclasses import fields
 
-from pydantic import ConfigDict, Field
-
-Positive, PositiveFloat = Annotated[int, Field(gt=0)], Annotated[float, Field(gt=0)]
-
-
-@dataclass(frozen=True)
-class LlamaKeys:
-    """What a Llama's shape has besides the section `model`: chapter 24."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    n_kv_head: Positive | None = None  # heads of keys and values; they divide n_head; null: as many as n_head
-    n_hidden: Positive | None = None  # the width of the MLP; null: 8/3 of n_embd, up to a multiple of 16
-    rope_theta: PositiveFloat = 10_000.0  # the slowest pair turns by about 1/rope_theta a token
-    qk_norm: bool = False  # normalize queries and keys, as Qwen3 does
-    tied: bool = True  # lm_head is wte, as in GPT-2; large models have two matrices
+from nanogpt.config import LlamaKeys
 
 
 def new_shape(config, vocab_size: int):
@@ -41,7 +26,7 @@ def new_shape(config, vocab_size: int):
     return LlamaConfig(**size, **rest, head_size=m.n_embd // m.n_head, vocab_size=vocab_size)
 
 
-def check_family(config) -> None:
+def check(config) -> None:
     """ValueError, naming the key, for what the other family has, and for a layout or a shape that no Llama can have."""
     model, own, layout = config.model, config.llama, config.parallel
     if config.family == "gpt":
@@ -58,18 +43,3 @@ def check_family(config) -> None:
             "parallel.shard and parallel.tp know a GPT's layers only; a Llama runs as copies, parallel.dp"
         )
     new_shape(config, vocab_size=1)  # can there be such a shape?
-
-
-def refuse_biases(given: dict) -> None:
-    """ValueError if a file or a command line asks for biases in a Llama; the key's default asks for nothing."""
-    model = given.get("model")
-    biases = isinstance(model, dict) and model.get("bias")
-    if given.get("family") == "llama" and biases:
-        raise ValueError("model.bias=true is GPT-2's, and a Llama has no biases; leave it out")
-
-
-def own_keys(said: dict) -> dict:
-    """All keys of a configuration; without model.bias if it is a Llama's."""
-    if said["family"] == "llama":
-        del said["model"]["bias"]
-    return said

@@ -3,23 +3,7 @@
 Exported from notebooks/21d_layouts.ipynb.
 """
 
-from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import ConfigDict, Field
-
-
-@dataclass(frozen=True)
-class Parallel:
-    """How processes share a run: dp × tp of them. With shard, the dp are copies × parts."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
-    dp: Annotated[int, Field(gt=0)] | None = None  # parts of the batch; null: as many as the processes allow
-    shard: bool = False  # each of dp keeps a part of weights, gradients and moments: chapter 21
-    copies: Annotated[int, Field(gt=0)] = 1  # with shard: groups of processes, of which each has all parts
-    tp: Annotated[int, Field(gt=0)] = 1  # processes among which each layer is cut: chapter 21b
-    recompute: bool = False  # of each block keep its input alone, and compute the block again in backward
-    save_parts: bool = False  # with shard: each rank saves its own parts of a checkpoint
+from nanogpt.config import Parallel
 
 
 def check_layout(parallel: Parallel, model, train) -> None:
@@ -58,3 +42,8 @@ def data_parallel(parallel: Parallel, processes: int) -> int:
         )
         raise ValueError(f"parallel.dp={dp} × parallel.tp={tp} needs {dp * tp} processes; {started}")
     return dp
+
+
+def check(config) -> None:
+    """ValueError, naming the keys, for a configuration that no number of processes can run: for chapter 17c's LABS."""
+    check_layout(config.parallel, config.model, config.train)
