@@ -191,7 +191,7 @@ def keys_page() -> str:
 
     text = "# The keys of a run\n\nA run is a file of keys (chapter 17c). "
     text += "On the command line a key is changed by `key=value`, as in `python -m nanogpt train tiny train.max_steps=100`. "
-    text += "The files in `configs/` are examples. A key that is not given has its default.\n"
+    text += "The files in `nanogpt/configs/` are examples. A key that is not given has its default.\n"
     section = None
     for line in key_lines(Config):
         key, _, rest = line.strip().partition("=")

@@ -27,7 +27,7 @@ def test_the_clone_has_everything_but_the_modules(clone):
     for path in (
         notebook_path("05"),
         ROOT / "course/cli.py",
-        ROOT / "configs/tiny.yaml",
+        ROOT / "nanogpt/configs/tiny.yaml",
         ROOT / "tests/conftest.py",
     ):
         assert (clone / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
@@ -44,7 +44,7 @@ def test_an_editable_installation_lends_the_clone_no_module(clone):
         capture_output=True,
         text=True,
     )
-    assert run("-c", "import nanogpt.text, course.paths").returncode == 0
+    assert run("-c", "import nanogpt.labs, course.paths").returncode == 0
     assert "No module named 'nanogpt.cli'" in run("-c", "import nanogpt.cli").stderr
 
 
