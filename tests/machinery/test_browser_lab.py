@@ -155,7 +155,7 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
         run_all(page)
         check = cell_with(page, 'checkpoint("04")')
         said = check.locator(".jp-OutputArea-output").inner_text()
-        assert "nanogpt/model.py updated" in said and "tests/core/test_ch04_attention.py passes" in said
+        assert "to nanogpt/model.py" in said and "tests/core/test_ch04_attention.py passes" in said
         assert module.read_text(encoding="utf-8") == released
         shot(page, "lab-2-run")
 

@@ -83,7 +83,6 @@ def written(chapters: list[list[str]]):
             for module, what in ((compose, "notebooks"), (as_of, "nanogpt"), (checkpoint, "nanogpt")):
                 name = "NOTEBOOKS" if what == "notebooks" else "PACKAGE"
                 stack.enter_context(patch.object(module, name, root / what))
-            stack.enter_context(patch.object(as_of, "ROOT", root))
             yield root
 
 
