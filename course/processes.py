@@ -1,6 +1,6 @@
 """For notebooks: processes that wait for work, so that each cell need not start its own; and torchrun for a script.
 
-Processes("20", 2, "drills.ddp") starts two. They have the package as the chapter has built it so far. Called with
+Processes("20", 2, "drills.ddp") starts two, for nanogpt.labs.drills.ddp. They have the package as the chapter has built it so far. Called with
 a name of a function in this module or in `course.data_parallel`, both call it as function(ranks, ...), in a process group.
 """
 

@@ -1,6 +1,6 @@
 """One rank of `course.processes`: it reads what to call, a line an order, and answers with a line.
 
-python -m course.rank MODULE PREFIX       functions of nanogpt.MODULE; answers begin with PREFIX
+python -m course.rank MODULE PREFIX       functions of nanogpt.labs.MODULE; answers begin with PREFIX
 """
 
 import importlib
@@ -13,7 +13,9 @@ import torch
 def main() -> None:
     from nanogpt.distributed import let_go, process_group, torchrun_ranks
 
-    modules = [importlib.import_module(name) for name in ("course.data_parallel", f"nanogpt.{sys.argv[1]}")]
+    modules = [
+        importlib.import_module(name) for name in ("course.data_parallel", f"nanogpt.labs.{sys.argv[1]}")
+    ]
     functions = {name: thing for module in modules for name, thing in vars(module).items()}
     torch.set_num_threads(1)
     ranks = torchrun_ranks()

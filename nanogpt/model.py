@@ -1,4 +1,4 @@
-"""Causal self-attention, from weights over the past to many heads.
+"""GPT-2: attention, blocks and the model, its initialisation, and counts of its parameters and FLOPs.
 
 Exported from notebooks/04_attention.ipynb, grown by notebooks/05_gpt.ipynb.
 """

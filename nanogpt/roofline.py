@@ -1,4 +1,4 @@
-"""A clock, what a device can do at most as measured, and what its data sheet promises.
+"""A clock, what a device can do as measured and by its data sheet, and what a training step must compute, move and keep.
 
 Exported from notebooks/09_measuring.ipynb, grown by notebooks/09b_counting.ipynb and
 notebooks/12b_fused_attention.ipynb.

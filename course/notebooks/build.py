@@ -39,19 +39,8 @@ def build(chapter: str, draft: bool = False) -> str:
         env = {"NANOGPT_SCALE": "laptop", "NANOGPT_DEVICE": "cpu", ASIDE: aside}
         execute(nb, path.name, os.environ | env)
     clean(nb)
-    settle_checkpoint(nb)
     write_atomically(path, notebook_bytes(nb))
     return f"{relative(path)} executed, {len(notebook_bytes(nb)) // 1000} kB"
-
-
-def settle_checkpoint(nb: nbformat.NotebookNode) -> None:
-    """A released notebook says what its checkpoint says the second time, so that every run of it says the same."""
-    for cell in nb.cells:
-        for output in cell.get("outputs", []):
-            if output.output_type == "stream":
-                output.text = re.sub(
-                    r"^(nanogpt/[\w/]+\.py) updated:", r"\1 unchanged:", output.text, flags=re.MULTILINE
-                )
 
 
 class Client(NotebookClient):

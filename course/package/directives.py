@@ -1,12 +1,12 @@
 """`#| export` and its like: read from the head of a cell, exactly as they are meant or not at all.
 
-    #| default_exp gpt.model          names the notebook's module, once
-    #| export                         this cell goes into it; `#| export text.data`: into another module of the chapter
-    #| doc gpt.model: One sentence.   becomes the first line of that module, once, in any code cell
+    #| default_exp model              names the notebook's module, once
+    #| export                         this cell goes into it; `#| export labs.bert`: into another module of the chapter
+    #| doc model: One sentence.       becomes the first line of that module, once, in any code cell
     #| grows train_step               the cell's train_step takes the place of the one that an earlier chapter exported
     #| blank attend: A hint.          a student writes this function; `#| blank`: all that the cell defines (blank.py)
 
-A module's name has dots where its file has folders: gpt.model is nanogpt/model.py. The directives are nbdev's, but
+A module's name has dots where its file has folders: labs.bert is nanogpt/labs/bert.py. The directives are nbdev's, but
 for `doc`, `grows` and `blank`. What looks like one and is not is refused, since leaving a cell out without a word would make
 another module than the one that was seen to work.
 """

@@ -56,7 +56,7 @@ def makes(notebook: Path, name: str) -> bool:
 
 
 def shown(name: str) -> str:
-    """`nanogpt/model.py` for gpt.model, `nanogpt/gpt/` for gpt, where modules stand in it."""
+    """`nanogpt/labs/bert.py` for labs.bert, `nanogpt/labs/` for labs, where modules stand in it."""
     claimed = {module for path in numbered(NOTEBOOKS, ".ipynb") for module in claimed_modules(path)}
     folder = name not in claimed and any(module.startswith(f"{name}.") for module in claimed)
     return module_file(name).removesuffix(".py") + "/" if folder else module_file(name)

@@ -15,7 +15,18 @@ from course.exercises.hours import in_hours, minutes
 from course.exercises.progress import title
 from course.exercises.sets import folders, read
 from course.files import notebook_bytes, write_atomically
-from course.paths import NOTEBOOKS, ROOT, CourseError, module_path, modules, number_of, numbered, relative
+from course.package.rooms import ROOMS
+from course.paths import (
+    NOTEBOOKS,
+    PACKAGE,
+    ROOT,
+    CourseError,
+    module_path,
+    modules,
+    number_of,
+    numbered,
+    relative,
+)
 from course.site.chapters import CHAPTERS, OPTIONAL, PARTS, SHORT, part
 from course.site.pages import address, chapter_page, exercise_page, linked, page, raw_files
 
@@ -191,7 +202,7 @@ def keys_page() -> str:
 
     text = "# The keys of a run\n\nA run is a file of keys (chapter 17c). "
     text += "On the command line a key is changed by `key=value`, as in `python -m nanogpt train tiny train.max_steps=100`. "
-    text += "The files in `configs/` are examples. A key that is not given has its default.\n"
+    text += "The files in `nanogpt/configs/` are examples. A key that is not given has its default.\n"
     section = None
     for line in key_lines(Config):
         key, _, rest = line.strip().partition("=")
@@ -206,15 +217,47 @@ def keys_page() -> str:
 
 
 def module_pages() -> dict[str, str]:
-    """A page for each module of the package, of its docstrings, and an index in the order of the chapters."""
-    named = sorted(modules(), key=lambda name: (owner(module_path(name)), name))
+    """A page for each module of the package, of its docstrings, and an index: the core as one reads it, then the labs."""
     auto = "# nanogpt.{0}\n\n{1}```{{eval-rst}}\n.. automodule:: nanogpt.{0}\n```\n"
-    pages = {name.replace(".", "/"): auto.format(name, written_in(name)) for name in named}
-    text = "# The package\n\nWhat the chapters export, in their order.\n\n| chapter | module | what it holds |\n|---|---|---|\n"
-    for name, at in zip(named, pages):
+    pages = {name.replace(".", "/"): auto.format(name, written_in(name)) for name in modules()}
+    text = "# The package\n\nGPT-2 and its training, in the order in which one reads it.\n"
+    text += table_of(core := sorted(filter(is_core, modules()), key=reading_order))
+    text += f"\n## nanogpt.labs\n\n{ROOMS['labs']}\n"
+    labs = sorted(set(modules()) - set(core), key=lambda name: (owner(module_path(name)), name))
+    topics: dict[str, list[str]] = {}
+    for name in labs:
+        topics.setdefault(name.rpartition(".")[0], []).append(name)
+    for topic, inside in topics.items():
+        text += (
+            table_of(inside)
+            if topic == "labs"
+            else f"\n### {topic}\n\n{ROOMS.get(topic, '')}\n{table_of(inside)}"
+        )
+    inside = [*core, *(name for names in topics.values() for name in names)]
+    return pages | {"index": text + toctree("", [f"{name} <{name.replace('.', '/')}>" for name in inside])}
+
+
+def is_core(module: str) -> bool:
+    """True for a module that stands directly in the package."""
+    return "." not in module
+
+
+def reading_order(module: str) -> tuple[int, str]:
+    """The place of a core module in the sentence of `nanogpt/__init__.py`; the others follow by chapter."""
+    sentence = re.search(
+        r"Read it in this order: ([^.]+)\.", (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    )
+    named = re.findall(r"\w+", sentence[1])
+    return named.index(module) if module in named else len(named), owner(module_path(module))
+
+
+def table_of(names: list[str]) -> str:
+    """A row for each module: its page, the chapter that begins it, and the first line of its docstring."""
+    text = "\n| module | chapter | what it holds |\n|---|---|---|\n"
+    for name in names:
         says = module_path(name).read_text(encoding="utf-8").split("\n")[0].strip('"')
-        text += f"| {owner(module_path(name))} | [{name}]({at}.md) | {says} |\n"
-    return pages | {"index": text + toctree("", [f"{name} <{at}>" for name, at in zip(named, pages)])}
+        text += f"| [{name}]({name.replace('.', '/')}.md) | {owner(module_path(name))} | {says} |\n"
+    return text
 
 
 def written_in(name: str) -> str:

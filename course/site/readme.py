@@ -22,7 +22,7 @@ from course.paths import (
 )
 from course.site import pictures
 from course.site.chapters import OPTIONAL, PARTS, part
-from course.states.released import owners
+from course.states.released import writers
 
 README, INDEX = ROOT / "README.md", ROOT / "site" / "index.md"
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
@@ -170,17 +170,22 @@ def syllabus(name: str, sets: list) -> int:
 def table() -> str:
     """A row for each sitting: title, hours to read it, minutes of its exercises, modules it writes, time to run."""
     planned, tasks_of, ran = minutes(), exercise_minutes(), seconds()
-    written = {chapter: [m for m, owner in owners().items() if owner == chapter] for chapter in chapters()}
     rows = ["| | sitting | takes | exercises | writes | runs in |", "|---|---|---|---|---|---|"]
     for chapter in chapters():
         mark = f" {DIAMOND}" if chapter in OPTIONAL else ""
-        files = " ".join(f"`{module_file(m).removeprefix('nanogpt/')}`" for m in written[chapter]) or "–"
+        files = " ".join(f"`{module_file(m).removeprefix('nanogpt/')}`" for m in written(chapter)) or "–"
         name = f"[{title(chapter)}]({relative(notebook_path(chapter))})"
         time = f"{ran[chapter]:.0f} s" if chapter in ran else "?"
         tasks_time = in_hours(tasks_of[chapter]) if chapter in tasks_of else "–"
         cells = [f"{chapter}{mark}", name, in_hours(planned.get(chapter, 0)), tasks_time, files, time]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def written(chapter: str) -> list[str]:
+    """The modules that a chapter begins; of one that begins none, those that it adds to."""
+    exports = [module for module, by in writers().items() if chapter in by]
+    return [module for module in exports if writers()[module][0] == chapter] or exports
 
 
 def count() -> str:

@@ -41,7 +41,7 @@ def student_clone(folder: Path, chapters: Iterable[str] = ()) -> Path:
     """A copy of the course as its working tree has it, with the package that these chapters make. What stood there is removed."""
     shutil.rmtree(folder, ignore_errors=True)
     for path in files():
-        if path.is_relative_to(PACKAGE) and path.name not in BY_HAND:
+        if path.is_relative_to(PACKAGE) and path.suffix == ".py" and path.name not in BY_HAND:
             continue
         to = folder / path.relative_to(ROOT)
         to.parent.mkdir(parents=True, exist_ok=True)

@@ -342,7 +342,7 @@ Chapter 07 shows how to keep its numbers the same.)
 The first cell below lists your predictions beside the results. The second one is the checkpoint. It collects the cells
 that begin with `#| export` in a new file, imports this file in a fresh process, and runs the chapter's tests. If all of
 that works, the new file replaces the old module in `nanogpt/`. If something fails, the message names the cell, and your
-package stays as it was. The word `unchanged` means that the module was already there with the same code.
+package stays as it was. The last lines say which functions went into which module, and which tests have passed.
 """
 
 # %%

@@ -896,8 +896,7 @@ trainer on your machine.
 
 ## Checkpoint
 
-If both files pass this chapter's tests, the algorithm becomes `nanogpt/tokenizer.py`, and the tokenizer becomes
-`nanogpt/tokenizer.py`.
+If they pass this chapter's tests, the algorithm and the tokenizer become `nanogpt/tokenizer.py`.
 """
 
 # %%

@@ -14,7 +14,7 @@ many, and you can watch it do so.
 
 # %%
 #| default_exp model
-#| doc model: Causal self-attention, from weights over the past to many heads.
+#| doc model: GPT-2: attention, blocks and the model, its initialisation, and counts of its parameters and FLOPs.
 from types import SimpleNamespace
 
 import torch

@@ -14,7 +14,7 @@ lost.
 
 # %%
 #| default_exp roofline
-#| doc roofline: A clock, what a device can do at most as measured, and what its data sheet promises.
+#| doc roofline: A clock, what a device can do as measured and by its data sheet, and what a training step must compute, move and keep.
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from statistics import fmean, median

@@ -429,6 +429,9 @@ well, and half as large. The update is AdamW's formula on float32 numbers, follo
 # %%
 #| export optim
 #| blank adamw_update: update both moments and decay the master, step it, then copy it into the weight
+import torch
+
+
 def adamw_update(weight, grad, master, m, v, rates, beta1: float, beta2: float, eps: float) -> None:
     """AdamW on the float32 master, rounded into the weight; in place (Loshchilov & Hutter 2019, algorithm 2).
 

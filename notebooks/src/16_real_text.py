@@ -1273,7 +1273,7 @@ class DocumentStream(DocumentStream):
 r"""
 ## Checkpoint
 
-Exports four modules, imports them in a fresh process and runs the chapter's tests.
+Exports the finished functions, imports their modules in a fresh process and runs the chapter's tests.
 """
 
 # %%

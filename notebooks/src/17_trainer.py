@@ -530,7 +530,7 @@ r"""
 
 ## Further reading
 
-- Karpathy, *nanoGPT*, `training.py`, and *build-nanogpt*, `train_gpt2.py`: the same parts in a script. What do they keep in a checkpoint, and what do they forget?
+- Karpathy, *nanoGPT*, `train.py`, and *build-nanogpt*, `train_gpt2.py`: the same parts in a script. What do they keep in a checkpoint, and what do they forget?
 - PyTorch documentation, *Saving and loading models*, and `torch.load`, `weights_only`.
 - llm.c, `train_gpt2.cu`: the form of the step's line.
 """

@@ -733,7 +733,7 @@ give.
 r"""
 ## Checkpoint
 
-Exports `rewards.py`, imports it in a fresh process and runs the chapter's tests. In chapter 19c the trainer learns to count answers alone.
+Exports `labs/tuning/rewards.py`, imports it in a fresh process and runs the chapter's tests. In chapter 19c the trainer learns to count answers alone.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -254,7 +254,7 @@ The two runs are the same run. The last digits differ because floating-point sum
 add their own rows first, and one process adds all of them in a row. Keep this experiment in mind. Every version below must pass it.
 
 So far each experiment starts processes of its own, which takes some seconds. From here on we need two processes often. `Processes` starts them once, and they wait for orders. `two("hello")` lets both call the function `hello(ranks)` at the same time, and returns what
-rank 0 returned. They use this notebook's cells as you have run them last. We call such functions *drills*, and they go into a module of their own, `drills.ddp`.
+rank 0 returned. They use this notebook's cells as you have run them last. We call such functions *drills*, and they go into a module of their own, `nanogpt/labs/drills/ddp.py`.
 """
 
 # %%
@@ -1150,9 +1150,9 @@ def parser() -> argparse.ArgumentParser:
 # %%
 #| export labs.drills.ddp
 def find_drill(name: str):
-    """Chapter 20's drill of this name, or MODULE:NAME, that of another module's table DRILLS. ValueError if there is none."""
+    """Chapter 20's drill of this name, or MODULE:NAME, of the table DRILLS in nanogpt.labs.MODULE. ValueError if there is none."""
     module, _, drill = name.rpartition(":")
-    table = importlib.import_module(f"nanogpt.{module}").DRILLS if module else DRILLS
+    table = importlib.import_module(f"nanogpt.labs.{module}").DRILLS if module else DRILLS
     if drill in table:
         return table[drill]
     raise ValueError(f"there is no drill {name}; {module or 'chapter 20'} has {', '.join(table)}")

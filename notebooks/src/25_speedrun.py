@@ -53,7 +53,7 @@ r"""
 ## The reference
 
 First we need something to beat. These are nanoGPT's settings (its README and `config/train_shakespeare_char.py`; what
-these do not mention comes from the defaults of `training.py`): 4 layers of width 128, contexts of 64 characters, 12 rows a
+these do not mention comes from the defaults of `train.py`): 4 layers of width 128, contexts of 64 characters, 12 rows a
 batch, AdamW at a rate of 0.001 with 100 steps of warm-up and a cosine, weight decay 0.1, clipping at 1. We have all of
 these parts since chapter 15.
 

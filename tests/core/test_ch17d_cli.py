@@ -102,7 +102,7 @@ def test_a_programming_error_keeps_its_traceback(fake, monkeypatch):
         # A student who deletes a module is told which chapter makes it.
         (
             "raise ModuleNotFoundError(name='nanogpt.model')",
-            "fake: nanogpt/model.py is missing; `course restore 05` brings it back",
+            "fake: nanogpt/model.py is missing; `course restore 04` brings it back",
         ),
     ],
 )

@@ -476,9 +476,9 @@ def test_a_store_behind_a_cut_cable_does_not_keep_a_rank_waiting():
 
 
 def test_a_drill_is_found_by_its_name_or_its_modules(monkeypatch):
-    module = types.ModuleType("nanogpt.later")
+    module = types.ModuleType("nanogpt.labs.later")
     module.DRILLS = {"swim": lambda ranks, data: {}}
-    monkeypatch.setitem(sys.modules, "nanogpt.later", module)
+    monkeypatch.setitem(sys.modules, "nanogpt.labs.later", module)
     assert drill.find_drill("hello") is drill.hello
     assert drill.find_drill("later:swim") is module.DRILLS["swim"]
     for name, told in {"dance": "chapter 20 has hello, hang", "later:dance": "later has swim"}.items():

@@ -679,7 +679,7 @@ def test_a_vocabulary_without_merges_is_warned_of(tmp_path, tokenizer_path, caps
     assert held["tokens"] - held["documents"] == held["bytes"]
 
 
-TRACED = {f"nanogpt.corpora.{name}" for name in ("prepare", "chunks", "sources", "cuts", "vocab")}
+TRACED = {f"nanogpt.labs.corpora.{name}" for name in ("prepare", "chunks", "sources", "cuts", "vocab")}
 TRACED |= {"nanogpt.shards", "nanogpt.files"}
 
 

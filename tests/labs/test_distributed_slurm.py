@@ -76,7 +76,7 @@ def test_a_job_that_fails_is_not_put_back_into_the_queue(slurm, tmp_path):
     job = subprocess.check_output(words, env=env, cwd=ROOT, text=True).strip()
     slurm.wait_for("the end", lambda: slurm.state(job) in ("FAILED", "COMPLETED"), 60.0)
     said = (tmp_path / "job.out").read_text()
-    assert slurm.state(job) == "FAILED" and "train: configs/no-such-config.yaml is not" in said, said
+    assert slurm.state(job) == "FAILED" and "train: nanogpt/configs/no-such-config.yaml is not" in said, said
 
 
 def test_jobs_end_with_the_slurm_that_runs_them(tmp_path):

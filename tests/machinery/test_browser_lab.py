@@ -155,7 +155,7 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
         run_all(page)
         check = cell_with(page, 'checkpoint("04")')
         said = check.locator(".jp-OutputArea-output").inner_text()
-        assert "nanogpt/model.py updated" in said and "tests/core/test_ch04_attention.py passes" in said
+        assert "to nanogpt/model.py" in said and "tests/core/test_ch04_attention.py passes" in said
         assert module.read_text(encoding="utf-8") == released
         shot(page, "lab-2-run")
 
@@ -171,7 +171,7 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
         run_cell(page, cell)  # and at once, before it is saved by itself
         said = run_cell(page, check)
         assert "(attention_weights): what was run last is not what is saved: save with Ctrl+S" in said
-        assert "unchanged" not in said
+        assert "exported" not in said
         shot(page, "lab-4-not-saved")
 
         retype(page, cell, RIGHT, WRONG)
@@ -187,7 +187,7 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
         run_cell(page, cell)
         save(page)
         said = run_cell(page, check)
-        assert "nanogpt/model.py unchanged" in said and "passes" in said
+        assert "to nanogpt/model.py" in said and "passes" in said
         shot(page, "lab-6-mended")
         move_all_knobs(page, answered, "04")
         choose(page, "Kernel", "Shut Down Kernel")

@@ -262,7 +262,7 @@ def test_the_checkpoint_says_which_one_is_empty_and_takes_what_is_written(blank_
     assert len(said.strip().splitlines()) == 1
     assert blank_house.module.read_text(encoding="utf-8") == module
     blank_house.edit('raise NotImplementedError("your turn: area: π and the radius")', "return 3 * r**2")
-    assert "nanogpt/tiny.py updated" in blank_house.course("checkpoint", "04")
+    assert "to nanogpt/tiny.py" in blank_house.course("checkpoint", "04")
     assert "return 3 * r**2" in blank_house.module.read_text(encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ def test_build_executes_exports_and_is_deterministic(house):
     assert [c.execution_count for c in nb.cells if c.cell_type == "code"] == [1, 2, 3, 4, 5, 6]
     assert nb.metadata.language_info == {"name": "python"}, "no language version"
     said = nb.cells[-1].outputs[0].text
-    assert "nanogpt/tiny.py unchanged:" in said and "tests/test_ch04_tiny.py passes" in said
+    assert "exported area, count to nanogpt/tiny.py" in said and "tests/test_ch04_tiny.py passes" in said
     first = house.notebook.read_bytes(), house.module.read_bytes()
     house.course("build", "4")
     assert (house.notebook.read_bytes(), house.module.read_bytes()) == first

@@ -60,10 +60,11 @@ _hidden = 1
     )
 
 
-def test_a_checkpoint_says_whether_anything_changed(house):
-    assert "nanogpt/tiny.py unchanged: 20 lines with area, count" in house.course("checkpoint", "4")
+def test_a_checkpoint_says_what_stays_true(house):
+    said = "exported area, count to nanogpt/tiny.py\ntests/test_ch04_tiny.py passes\n"
+    assert house.course("checkpoint", "4") == said
     house.edit("LIMIT = 3", "LIMIT = 4")
-    assert "nanogpt/tiny.py updated: 20 lines" in house.course("checkpoint", "04")
+    assert house.course("checkpoint", "04") == said
     assert "LIMIT = 4" in house.module.read_text()
 
 
@@ -197,20 +198,23 @@ def test_a_second_notebook_cannot_make_a_module_anew(house):
 
 def test_a_module_in_a_folder(house):
     """The folder and its one line are made where they are missing; every message names the path."""
-    house.edit("#| default_exp tiny", "#| default_exp gpt.shapes")
-    house.edit("#| doc tiny:", "#| doc gpt.shapes:")
-    test = house.path / "tests/gpt/test_ch04_tiny.py"
+    house.edit("#| default_exp tiny", "#| default_exp labs.shapes")
+    house.edit("#| doc tiny:", "#| doc labs.shapes:")
+    test = house.path / "tests/labs/test_ch04_tiny.py"
     test.parent.mkdir()
-    test.write_text((house.path / "tests/test_ch04_tiny.py").read_text().replace("tiny", "gpt.shapes"))
+    test.write_text((house.path / "tests/test_ch04_tiny.py").read_text().replace("tiny", "labs.shapes"))
     (house.path / "tests/test_ch04_tiny.py").unlink()
     said = house.course("checkpoint", "04")
-    assert "nanogpt/gpt/shapes.py updated" in said and "tests/gpt/test_ch04_tiny.py passes" in said
-    assert (house.path / "nanogpt/gpt/__init__.py").read_text() == f'"""{ROOMS["gpt"]}"""\n'
+    assert (
+        "exported area, count to nanogpt/labs/shapes.py" in said
+        and "tests/labs/test_ch04_tiny.py passes" in said
+    )
+    assert (house.path / "nanogpt/labs/__init__.py").read_text() == f'"""{ROOMS["labs"]}"""\n'
     assert "-LIMIT = 3" not in house.course("checkpoint", "04", "--check")
     house.edit("return math.pi*r**2", "return math.pi*r")
     said = house.course("checkpoint", "04", code=2).split("\n")
-    assert said[1] == "likely 04_tiny.ipynb, cell 4 (area); nanogpt/gpt/shapes.py unchanged"
-    assert "    tests/gpt/test_ch04_tiny.py:5: in test_area_grows_with_the_square" in said, said
+    assert said[1] == "likely 04_tiny.ipynb, cell 4 (area); nanogpt/labs/shapes.py unchanged"
+    assert "    tests/labs/test_ch04_tiny.py:5: in test_area_grows_with_the_square" in said, said
 
 
 def saved_cells(house):
@@ -256,7 +260,9 @@ def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsy
     compare_with_run(both, [area, count, one, two], {})  # two modules, one name
     with pytest.raises(CourseError, match=r"\(run\): what was run last"):
         compare_with_run(both, [area, count, one, two, two.replace("'two'", "'2'")], {})
-    assert "nanogpt/tiny.py unchanged" in house.run_cells([changed, area, area + "\n!true", count], code=0)
+    assert "exported area, count to nanogpt/tiny.py" in house.run_cells(
+        [changed, area, area + "\n!true", count], code=0
+    )
 
 
 def test_where_the_cells_id_is_known_every_edit_of_it_is(house):

@@ -92,7 +92,7 @@ def test_what_looks_like_a_directive_and_is_none_is_refused(directive):
 
 @pytest.mark.parametrize(
     "name, hint",
-    [("data.py", "data"), ("nanogpt.data", "data"), ("nanogpt.data", "data"), ("nanogpt/data.py", "data"), ("Text.Data", "data")],
+    [("data.py", "data"), ("nanogpt.data", "data"), ("nanogpt/data.py", "data"), ("nanogpt.labs.bert", "labs.bert"), ("Labs.Bert", "labs.bert")],
 )  # fmt: skip
 def test_a_wrong_name_of_a_module_gets_the_right_one_as_a_hint(name, hint):
     assert refused(f"#| export {name}\nX = 1").endswith(f"dots between, such as {hint}")

@@ -32,11 +32,11 @@ def test_no_chapter_imports_what_is_not_built_yet():
 def test_an_import_is_seen_wherever_it_stands():
     text = "def f():\n    from nanogpt.labs.parallel.zero import state_bytes\n"
     assert needed(ast.parse(text)) == {"labs.parallel.zero", "labs.parallel.zero.state_bytes"}
-    assert needed(ast.parse("from nanogpt.parallel import zero; from nanogpt.text import files as f")) == {
+    assert needed(ast.parse("from nanogpt.labs.parallel import zero; from nanogpt import files as f")) == {
         "labs.parallel.zero",
         "files",
     }
-    assert needed(ast.parse("run([python, '-m', 'nanogpt', 'sample'])")) == {"cli", "generate"}
+    assert needed(ast.parse("run([python, '-m', 'nanogpt', 'sample'])")) == {"cli", "sampling"}
     assert needed(ast.parse("TABLE = {'plan': 'nanogpt.labs.plan.plan'}")) == {"labs.plan.plan"}
     assert needed(ast.parse("child('import nanogpt.optim')")) == {"optim"}
 

@@ -27,7 +27,7 @@ def test_the_clone_has_everything_but_the_modules(clone):
     for path in (
         notebook_path("05"),
         ROOT / "course/cli.py",
-        ROOT / "configs/tiny.yaml",
+        ROOT / "nanogpt/configs/tiny.yaml",
         ROOT / "tests/conftest.py",
     ):
         assert (clone / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
@@ -44,7 +44,7 @@ def test_an_editable_installation_lends_the_clone_no_module(clone):
         capture_output=True,
         text=True,
     )
-    assert run("-c", "import nanogpt.text, course.paths").returncode == 0
+    assert run("-c", "import nanogpt.labs, course.paths").returncode == 0
     assert "No module named 'nanogpt.cli'" in run("-c", "import nanogpt.cli").stderr
 
 
@@ -100,7 +100,7 @@ def test_what_chapter_07_has_made_is_handed_over_once_when_it_ends(tmp_path, mon
 
 
 def test_each_kind_of_difference_names_the_file_and_a_chapter_that_failed_is_one_line(filled):
-    (first, second), path = claimed_modules(notebook_path("01")), notebook_path("05")
+    (first, second), path = claimed_modules(notebook_path("16c")), notebook_path("06")
     module = next(iter(claimed_modules(path)))
     for name in (first, second):
         law.module_path(name, filled).unlink()
@@ -109,7 +109,7 @@ def test_each_kind_of_difference_names_the_file_and_a_chapter_that_failed_is_one
     (filled / "stray.py").touch()
     names = ", ".join(f"nanogpt/{law.file_name(name)}" for name in sorted((first, second)))
     assert differences(filled, contents(PACKAGE)) == [
-        f"{notebook_path('01').name} has not exported {names}",
+        f"{notebook_path('16c').name} has not exported {names}",
         "nanogpt/stray.py is exported, but not committed",
         f"nanogpt/{law.file_name(module)} is not the committed one ({path.name})",
     ]

@@ -137,8 +137,8 @@ def test_docker_installs_before_it_copies_the_chapters():
     )
     folders = next(re.findall(r"mkdir --parents ([\w/ ]+)", line)[0] for line in order[setup:])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = project["tool"]["setuptools"]["packages"]
-    assert {p.replace(".", "/") for p in packages} == {*folders.split(), "course"}
+    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert {p.removesuffix("*") for p in packages} == {*folders.split(), "course"}
 
 
 def test_docker_runs_as_a_student_and_its_lab_can_be_reached():

@@ -213,6 +213,26 @@ def test_every_module_has_a_page():
     assert all(f"({name}.md)" in made["index"] for name in names)
 
 
+def test_the_core_comes_in_the_order_of_the_reader_and_before_the_labs():
+    rows = re.findall(r"^\| \[([\w.]+)\]", site.module_pages()["index"], re.MULTILINE)
+    core = [name for name in rows if "." not in name]
+    assert rows[: len(core)] == core
+    order = [
+        "tokenizer",
+        "stories",
+        "shards",
+        "data",
+        "model",
+        "pretrained",
+        "optim",
+        "precision",
+        "training",
+        "sampling",
+        "evaluate",
+    ]
+    assert core[: len(order)] == order
+
+
 def test_every_key_of_a_run_is_on_its_page_with_its_meaning():
     rows = re.findall(r"^\| `(\S+)` \| `(.*?)` \| (.+) \|$", site.keys_page(), re.MULTILINE)
     assert [key for key, _, _ in rows] == list(keys())

@@ -13,7 +13,7 @@ LOOKED_AT = [
     "exercises/04_attention",
     "exercises/tasks",
     "faq",
-    "nanogpt/gpt/model",
+    "nanogpt/model",
 ]
 AXE = {"light": LOOKED_AT[:4], "dark": LOOKED_AT[:2]}
 needs_axe = pytest.mark.skipif(

@@ -10,6 +10,7 @@ import pytest
 from house import ROOT, House
 
 from course.paths import modules
+from course.testing.law import ONLY_THE_CLONE
 
 FIVE = '''\
 # %% [markdown]
@@ -289,6 +290,7 @@ def test_the_machinery_does_without_the_package(begun, tmp_path):
     bare = begun.copied(tmp_path / "bare")
     for path in bare.path.glob("nanogpt/**/[a-z]*.py"):
         path.unlink()
+    (bare.path / "sitecustomize.py").write_text(ONLY_THE_CLONE)  # else this machine's nanogpt would answer
     code = (
         "import course.notebook, course.widgets, course.torchrun, course.notebooks.run, course.machine.lab\n"
     )

@@ -18,7 +18,10 @@ NAME = "OMP_WAIT_POLICY"
 TELL = f"import os; print(os.environ[{NAME!r}])"
 PROCESSES = {
     "a command of the course": ["-c", f"import course.cli, sys; {TELL}; assert 'torch' not in sys.modules"],
-    "a program of the package": ["-c", f"import nanogpt, sys; {TELL}; assert 'torch' not in sys.modules"],
+    "a program of the package": [
+        "-c",
+        f"import nanogpt.__main__, sys; {TELL}; assert 'torch' not in sys.modules",
+    ],
     "a test": ["-c", f"import sys; sys.path.insert(0, 'tests'); import conftest; {TELL}"],
 }
 

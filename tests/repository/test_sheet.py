@@ -163,7 +163,7 @@ def test_ids_are_uint16_on_disk_and_come_as_rows_of_inputs_and_targets(tmp_path)
 
 
 def test_the_update_is_that_of_the_configuration():
-    config = yaml.safe_load((ROOT / "configs" / "gpt2-124M.yaml").read_text(encoding="utf-8"))
+    config = yaml.safe_load((ROOT / "nanogpt/configs/gpt2-124M.yaml").read_text(encoding="utf-8"))
     optim, train, size = config["optim"], config["train"], config["model"]["block_size"]
     rounds, rest = divmod(train["batch_tokens"], train["micro_batch"] * size)
     assert not rest

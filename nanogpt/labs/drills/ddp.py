@@ -74,9 +74,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def find_drill(name: str):
-    """Chapter 20's drill of this name, or MODULE:NAME, that of another module's table DRILLS. ValueError if there is none."""
+    """Chapter 20's drill of this name, or MODULE:NAME, of the table DRILLS in nanogpt.labs.MODULE. ValueError if there is none."""
     module, _, drill = name.rpartition(":")
-    table = importlib.import_module(f"nanogpt.{module}").DRILLS if module else DRILLS
+    table = importlib.import_module(f"nanogpt.labs.{module}").DRILLS if module else DRILLS
     if drill in table:
         return table[drill]
     raise ValueError(f"there is no drill {name}; {module or 'chapter 20'} has {', '.join(table)}")
