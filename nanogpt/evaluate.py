@@ -49,15 +49,13 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
     By kind, "copied" or "computed", and of "all". stories: chapter 02's; one longer than the model's context is read
     through `windows`. model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
     """
-    asked = Counter()
-    right = Counter()
+    asked, right = Counter(), Counter()
     with evaluating(model):
         for story in stories:
             ids = np.array([tokenizer.eot, *tokenizer.encode(story.text)])
             T = model.config.block_size if hasattr(model, "config") else len(ids)
             hits = first_choices(model, ids, T, tokenizer.eot)
-            # the place in the text at which each token ends
-            ends = np.cumsum([len(tokenizer.decode([i])) for i in ids[1:].tolist()])
+            ends = np.cumsum([len(tokenizer.decode([i])) for i in ids[1:].tolist()])  # of the tokens
             for (start, end), kind in zip(story.answers, story.kinds):
                 first, last = np.searchsorted(ends, [start + 1, end])
                 is_right = all(hits[first : last + 1])

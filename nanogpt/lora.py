@@ -148,11 +148,9 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
 def load_adapter(model: GPT, folder: str | Path) -> GPT:
     """Put the adapters that save_adapter wrote beside the weights that they were trained with; returns the model.
 
-    A model that has such adapters already gets their numbers. OSError or ValueError, in one sentence and the model
-    untouched, if a bit has changed or the base is another one.
+    A model that has such adapters gets their numbers. OSError or ValueError if a bit has changed or the base is another.
     """
     folder = Path(folder)
-    # read and compare with the hash
     try:
         fields = json.loads((folder / "adapter.json").read_bytes())
         data = (folder / ADAPTER).read_bytes()
@@ -164,11 +162,9 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
         raise FileNotFoundError(f"{error.filename} is not there; save_adapter writes it") from None
     except UNREADABLE as error:
         raise ValueError(f"{folder} holds no adapter that save_adapter wrote whole: {error}") from None
-    # is it the right base?
     fields.pop("base_model", None)
     if fields.pop("base") != base_digest(model):
         raise ValueError(f"the adapter in {folder} was trained beside other weights than this model's")
-    # put the adapters in
     if not lora_parameters(model):
         add_lora(model, **fields)
     model.load_state_dict(tensors, strict=False)

@@ -348,15 +348,13 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
     By kind, "copied" or "computed", and of "all". stories: chapter 02's. model: ids (1, T) -> (logits (1, T, V),
     anything). ValueError if no story has an answer.
     """
-    asked = Counter()
-    right = Counter()
+    asked, right = Counter(), Counter()
     with evaluating(model) as device:
         for story in stories:
             ids = torch.tensor([tokenizer.eot, *tokenizer.encode(story.text)])
             logits, _ = model(ids[None, :-1].to(device))
             hits = logits[0].argmax(-1).cpu() == ids[1:]
-            # the place in the text at which each token ends
-            ends = np.cumsum([len(tokenizer.decode([i])) for i in ids[1:].tolist()])
+            ends = np.cumsum([len(tokenizer.decode([i])) for i in ids[1:].tolist()])  # of the tokens
             for (start, end), kind in zip(story.answers, story.kinds):
                 first, last = np.searchsorted(ends, [start + 1, end])
                 is_right = hits[first : last + 1].all().item()

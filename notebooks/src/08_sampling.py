@@ -384,6 +384,8 @@ def read(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
     idx = torch.tensor([[*text, *[0] * (T - len(text))] for text in texts], device=cache.keys.device)
     with evaluating(model):
         logits, _ = model(idx, cache=cache)  # (B, 1, vocab_size)
+    if not logits.amax(-1).isfinite().all():
+        raise FloatingPointError("the model's logits are NaN or infinite: training or its file failed")
     cache.lengths = [n + count for n, count in zip(cache.lengths, cache.counts)]
     return logits[:, 0]
 
@@ -596,14 +598,10 @@ def stream_batch(
     generator = generator or torch.Generator().manual_seed(0)
     texts = [list(prompt) for prompt in prompts]
     ended = [False] * len(texts)
-    longest = max(map(len, texts)) + max_new_tokens
-    cache = KVCache(model, len(texts), min(model.config.block_size, longest))
+    size = min(model.config.block_size, max(map(len, texts)) + max_new_tokens)
+    cache = KVCache(model, len(texts), size)
     for _ in range(max_new_tokens):
-        # probabilities of what comes next
-        logits = next_logits(model, cache, texts)[:, :vocab_size]
-        if not logits.amax(-1).isfinite().all():
-            raise FloatingPointError("the model's logits are NaN or infinite: training or its file failed")
-        probs = token_probs(logits, temperature, top_k, top_p)
+        probs = token_probs(next_logits(model, cache, texts)[:, :vocab_size], temperature, top_k, top_p)
         # one id for each text; a greedy choice needs no random number
         ids = draw(probs, generator) if temperature else probs.argmax(-1).tolist()
         # hand them out, until all texts have ended

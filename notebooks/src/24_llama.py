@@ -265,7 +265,6 @@ class LlamaConfig:
 
 # %%
 #| export
-#| blank GroupedAttention.forward: project, split into heads, normalize and rotate q and k, attend, join, project
 class GroupedAttention(nn.Module):
     """Causal attention with rotary positions; heads of queries share keys and values. (B, T, C) -> (B, T, C)."""
 
@@ -280,6 +279,11 @@ class GroupedAttention(nn.Module):
         norm = RMSNorm if config.qk_norm else nn.Identity
         self.q_norm, self.k_norm = (norm(config.head_size, config.norm_eps) for _ in range(2))
 
+
+# %%
+#| export
+#| blank GroupedAttention.forward: project, split into heads, normalize and rotate q and k, attend, join, project
+class GroupedAttention(GroupedAttention):
     def forward(self, x: Tensor, angles: Tensor, cache=None) -> Tensor:
         d = self.head_size
         q = self.c_q(x).unflatten(2, (-1, d)).transpose(1, 2)  # (B, n_head, T, d)
