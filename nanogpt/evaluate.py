@@ -4,7 +4,6 @@ Exported from notebooks/07_training.ipynb, grown by notebooks/10_precision.ipynb
 notebooks/18_evaluation.ipynb.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -33,10 +32,14 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
 
 def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, B=32, precision="float32") -> float:
     """Mean loss in nats per token over all tokens of the shards; the batch size B changes nothing but the time."""
-    totals = [total_loss(model, tokens, eot, B, precision) for tokens in shards]
-    if not sum(count for _, count in totals):
+    nats, count = 0.0, 0
+    for tokens in shards:
+        losses = token_losses(model, tokens, eot, B, precision)
+        nats += losses.sum().item()
+        count += len(losses)
+    if not count:
         raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
-    return sum(nats for nats, _ in totals) / sum(count for _, count in totals)
+    return nats / count
 
 
 @torch.no_grad()
@@ -46,19 +49,19 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
     By kind, "copied" or "computed", and of "all". stories: chapter 02's; one longer than the model's context is read
     through `windows`. model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
     """
-    right, asked = Counter(), Counter()
+    asked, right = Counter(), Counter()
     with evaluating(model):
         for story in stories:
             ids = np.array([tokenizer.eot, *tokenizer.encode(story.text)])
             T = model.config.block_size if hasattr(model, "config") else len(ids)
             hits = first_choices(model, ids, T, tokenizer.eot)
-            ends = np.cumsum(
-                [len(tokenizer.decode([i])) for i in ids[1:].tolist()]
-            )  # of each token, in the text
+            ends = np.cumsum([len(tokenizer.decode([i])) for i in ids[1:].tolist()])  # of the tokens
             for (start, end), kind in zip(story.answers, story.kinds):
                 first, last = np.searchsorted(ends, [start + 1, end])
-                asked.update([kind, "all"])
-                right.update([kind, "all"] if all(hits[first : last + 1]) else [])
+                is_right = all(hits[first : last + 1])
+                for name in (kind, "all"):
+                    asked[name] += 1
+                    right[name] += is_right
     if not asked:
         raise ValueError("an accuracy needs at least one story with an answer in it")
     return {kind: right[kind] / asked[kind] for kind in sorted(asked)}
@@ -100,61 +103,25 @@ def token_losses(
     """
     rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
     nats = np.zeros(max(0, len(tokens) - 1))
+    hidden = None if progress else True  # None: only where there is no terminal
     with evaluating(model) as device:
-        for i in tqdm(
-            range(0, len(rows), B), unit="batch", desc="losses", disable=None if progress else True
-        ):
+        for i in tqdm(range(0, len(rows), B), "losses", unit="batch", disable=hidden):
+            # windows of about one length
             some = rows[i : i + B]
             x, y = padded(tokens, some)
             with autocast(precision, device):
                 logits, _ = model(x.to(device))
-            loss = (
-                F.cross_entropy(logits.float().transpose(1, 2), y.to(device), reduction="none").cpu().numpy()
-            )
-            for (start, new, stop), row in zip(some, loss):
+            loss = F.cross_entropy(logits.float().transpose(1, 2), y.to(device), reduction="none").cpu()
+            # each loss to its token's place
+            for (start, new, stop), row in zip(some, loss.numpy()):
                 nats[new:stop] = row[new - start : stop - start]
     return nats
 
 
-def total_loss(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32") -> tuple[float, int]:
-    """Sum of the losses of a shard's tokens, in nats, and how many they are: all but the first, each once.
-
-    Sums over several shards, on however many processes, add up to the whole.
-    """
-    nats = token_losses(model, tokens, eot, B, precision)
-    return nats.sum().item(), len(nats)
-
-
-def by_document(nats: np.ndarray, tokens: np.ndarray, eot: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nats and number of predicted tokens of each document. nats: those of tokens[1:]."""
-    starts = document_starts(tokens[: len(nats)], eot)
-    return np.add.reduceat(nats, starts), np.diff(starts, append=len(nats))
-
-
-def mean_and_error(nats: np.ndarray, tokens: np.ndarray, eot: int) -> tuple[float, float]:
-    """Mean loss per token, and its standard error over documents, nan for one."""
-    sums, counts = by_document(nats, tokens, eot)
-    mean, n = sums.sum() / counts.sum(), len(sums)
-    spread = np.sqrt(((sums - mean * counts) ** 2).sum() * n / (n - 1)) if n > 1 else np.nan
-    return mean.item(), (spread / counts.sum()).item()
-
-
-def token_bytes(tokenizer) -> np.ndarray:
-    """The bytes of text that each id stands for, from the vocabulary; 0 for <|endoftext|> and its like."""
-    return np.array([len(token) for token in tokenizer.vocab] + [0] * len(tokenizer.special))
-
-
-def bits_per_byte(nats: np.ndarray, tokens: np.ndarray, sizes: np.ndarray) -> float:
-    """Bits for each byte of the text of tokens[1:], whose losses are nats; sizes: those of `token_bytes`."""
-    size = sizes[np.asarray(tokens[1:], dtype=np.int64)].sum()
-    if not size:
-        raise ValueError("bits per byte need at least one token that stands for text")
-    return (nats.sum() / math.log(2) / size).item()
-
-
 def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> list[bool]:
     """Of each id but the first, whether it is what the model found likeliest, given the ids before it."""
-    device, right = next(model.parameters()).device, []
+    device = next(model.parameters()).device
+    right = []
     for start, new, stop in windows(ids, T, eot):
         logits, _ = model(torch.from_numpy(ids[None, start:stop]).to(device))
         best = logits[0, new - start :].argmax(-1).cpu().numpy()

@@ -1,7 +1,6 @@
 """Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
 
-Exported from notebooks/19_fine_tuning.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb and
-notebooks/24b_llama_runs.ipynb.
+Exported from notebooks/19_fine_tuning.ipynb.
 """
 
 import json
@@ -28,10 +27,9 @@ def freeze(model: nn.Module, *trainable: str) -> nn.Module:
     freeze(model, "") thaws everything. ValueError where a word is in no name, the model untouched.
     """
     named = dict(model.named_parameters())
-    if lost := [word for word in trainable if not any(word in name for name in named)]:
-        raise ValueError(
-            f"no parameter's name contains {lost[0]!r}; they are like {', '.join([*named][-2:])}"
-        )
+    for word in trainable:
+        if not any(word in name for name in named):
+            raise ValueError(f"no parameter's name contains {word!r}; one is {[*named][-1]}")
     for name, p in named.items():
         p.requires_grad_(any(word in name for word in trainable))
         p.grad = p.grad if p.requires_grad else None  # or an optimizer would go on using it
@@ -49,10 +47,9 @@ class LoRALinear(nn.Linear):
         super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
         limit = min(self.in_features, self.out_features)
         if type(rank) is not int or not 1 <= rank <= limit or not 0 < alpha < math.inf:
-            raise ValueError(
-                f"rank={rank!r} must be an integer from 1 to {limit}, and alpha={alpha} positive"
-            )
-        self.weight, self.bias, self.rank, self.alpha = linear.weight, linear.bias, rank, alpha
+            raise ValueError(f"rank={rank!r} must be an integer from 1 to {limit}, alpha={alpha} positive")
+        self.weight, self.bias = linear.weight, linear.bias
+        self.rank, self.alpha = rank, alpha
         A = torch.randn(rank, self.in_features, generator=generator) / math.sqrt(self.in_features)
         self.lora_A = nn.Parameter(A.to(self.weight))
         self.lora_B = nn.Parameter(self.weight.new_zeros(self.out_features, rank))
@@ -81,19 +78,20 @@ def add_lora(
     """Freeze the model and put a LoRALinear in place of each linear layer with one of these names; returns the model.
 
     Its outputs stay what they were. generator: for A, on the CPU. ValueError, the model untouched, where it has
-    adapters already, or no layer has such a name or rank. In a Llama c_attn means c_q, c_k, c_v, and c_fc also c_gate.
+    adapters already, or no layer has such a name or rank.
     """
     if lora_parameters(model):
         raise ValueError("the model has adapters already; merge(model) them, or load the base again")
-    targets = [targets] if isinstance(targets, str) else list(targets) or ["nothing"]
-    layers, wanted = linear_layers(model), set()
-    kinds = {name.split(".")[-1] for name in layers}
-    for word in targets:
-        meant = kinds & {word, *ALSO.get(word, ())}
-        if not meant:
-            raise ValueError(f"{word} is no linear layer of a block; choose among {', '.join(TARGETS)}")
-        wanted |= meant
-    layers = {name: layer for name, layer in layers.items() if name.split(".")[-1] in wanted}
+    targets = [targets] if isinstance(targets, str) else targets
+    # a model of another family may say which of its layers a word means
+    means = getattr(model, "lora_names", {})
+    wanted = {name for word in targets for name in means.get(word, [word])}
+    # all layers are made before the first is put in, so that an error changes nothing
+    layers = {name: layer for name, layer in linear_layers(model).items() if name.split(".")[-1] in wanted}
+    unknown = wanted - {name.split(".")[-1] for name in layers}
+    if unknown or not wanted:
+        what = ", ".join(sorted(unknown)) or "nothing"
+        raise ValueError(f"{what} is no linear layer of a block; choose among {', '.join(TARGETS)}")
     adapted = {name: LoRALinear(layer, rank, alpha, generator) for name, layer in layers.items()}
     for name, layer in adapted.items():
         model.set_submodule(name, layer.train(model.training))
@@ -134,8 +132,10 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
     layers = {name: m for name, m in linear_layers(model).items() if isinstance(m, LoRALinear)}
     if not layers:
         raise ValueError("the model has no adapter to save; add_lora(model, rank) makes them")
-    one, targets = next(iter(layers.values())), sorted({name.split(".")[-1] for name in layers})
+    one = next(iter(layers.values()))
+    targets = sorted({name.split(".")[-1] for name in layers})
     fields = {"rank": one.rank, "alpha": one.alpha, "targets": targets, "base": base_digest(model)}
+    # a folder by the way to it from here, so that both can be moved together
     if base_model is not None:
         place = os.path.relpath(base_model, folder) if Path(base_model).is_dir() else base_model
         fields["base_model"] = Path(place).as_posix()
@@ -148,12 +148,14 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
 def load_adapter(model: GPT, folder: str | Path) -> GPT:
     """Put the adapters that save_adapter wrote beside the weights that they were trained with; returns the model.
 
-    OSError or ValueError, in one sentence and the model untouched, if a bit has changed or the base is another one.
+    A model that has such adapters gets their numbers. OSError or ValueError if a bit has changed or the base is another.
     """
     folder = Path(folder)
     try:
-        fields, data = json.loads((folder / "adapter.json").read_bytes()), (folder / ADAPTER).read_bytes()
-        sha256, tensors = fields.pop("sha256", None), tensors_in(data)
+        fields = json.loads((folder / "adapter.json").read_bytes())
+        data = (folder / ADAPTER).read_bytes()
+        sha256 = fields.pop("sha256", None)
+        tensors = tensors_in(data)
         if sha256 != digest(fields, data):
             raise ValueError(f"adapter.json or {ADAPTER} has changed since")
     except FileNotFoundError as error:
@@ -163,35 +165,17 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
     fields.pop("base_model", None)
     if fields.pop("base") != base_digest(model):
         raise ValueError(f"the adapter in {folder} was trained beside other weights than this model's")
-    add_lora(model, **fields)
+    if not lora_parameters(model):
+        add_lora(model, **fields)
     model.load_state_dict(tensors, strict=False)
     return model
 
 
 def base_of(folder: Path) -> str:
-    """The folder or the hub name of an adapter's base. ValueError or OSError if it is not given, or not there."""
+    """The folder or the hub name of an adapter's base. ValueError if adapter.json does not say it."""
     base = json.loads((folder / "adapter.json").read_bytes()).get("base_model")
     if base is None:
-        raise ValueError(
-            f"{folder}/adapter.json names no base_model; save_adapter(model, folder, base_model) does"
-        )
-    if (folder / base).is_dir():
-        return str(folder / base)
-    if base.startswith("."):
-        raise FileNotFoundError(
-            f"{folder / base} is not there, and the adapter in {folder} needs it as its base"
-        )
-    return base
-
-
-def take_adapter(model: GPT, folder: Path) -> None:
-    """Give a model's adapters the numbers of a checkpoint. ValueError if the base beside them is another one."""
-    fields = json.loads((folder / "adapter.json").read_bytes())
-    if fields["base"] != base_digest(model):
-        raise ValueError(
-            f"init_from has other weights than those that the adapter in {folder} was trained beside"
-        )
-    model.load_state_dict(tensors_in((folder / ADAPTER).read_bytes()), strict=False)
-
-
-ALSO = {"c_attn": ("c_q", "c_k", "c_v"), "c_fc": ("c_gate",)}  # what a word means in a Llama, besides
+        how = "save_adapter(model, folder, base_model) does"
+        raise ValueError(f"{folder}/adapter.json names no base_model; {how}")
+    is_here = base.startswith(".") or (folder / base).is_dir()
+    return str(folder / base) if is_here else base

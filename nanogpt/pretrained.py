@@ -1,11 +1,12 @@
 """GPT-2's weights from Hugging Face's files, and back.
 
-Exported from notebooks/06_pretrained.ipynb.
+Exported from notebooks/06_pretrained.ipynb, grown by notebooks/08_sampling.ipynb.
 """
 
 import json
 import re
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -248,3 +249,11 @@ def from_hf(name_or_dir: str | Path, *, revision=None, dropout=0.0, dtype: torch
     model.lm_head.weight = model.transformer.wte.weight  # to_empty gives each its own memory
     copy_weights(model, found, where)
     return model.eval()
+
+
+def load_pretrained(name_or_dir: str | Path) -> GPT:
+    """The model of a Hugging Face folder or repository, in eval mode: a GPT-2, or a family that a lab can read."""
+    kind = read_json(find_checkpoint(name_or_dir)[0]).get("model_type")
+    if kind in ("llama", "qwen3"):
+        return import_module("nanogpt.labs.llama.pretrained").llama_from_hf(name_or_dir)
+    return from_hf(name_or_dir)

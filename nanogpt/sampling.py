@@ -1,8 +1,7 @@
 """Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
 
-Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb,
-notebooks/17d_assembly.ipynb, notebooks/19_fine_tuning.ipynb, notebooks/24_llama.ipynb and
-notebooks/24b_llama_runs.ipynb.
+Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb and
+notebooks/19_fine_tuning.ipynb.
 """
 
 import codecs
@@ -10,17 +9,18 @@ import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib import import_module
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from nanogpt.checkpoint import chosen
 from nanogpt.device import pick_device
 from nanogpt.evaluate import evaluating
-from nanogpt.labs.llama.families import from_hub
 from nanogpt.lora import base_of, load_adapter, merge
 from nanogpt.model import GPT
-from nanogpt.pretrained import read_json
+from nanogpt.pretrained import load_pretrained, read_json
 from nanogpt.tokenizer import EOT, BPETokenizer
 from nanogpt.weights import load_model
 
@@ -62,38 +62,27 @@ def token_probs(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p
     return logits.softmax(-1)
 
 
-def choose(probs: Tensor, temperature: float | None, generator: torch.Generator) -> list[int]:
-    """One id for each row of probs (B, V): the only one left at temperature 0, else a draw."""
-    if temperature == 0:
-        return probs.argmax(-1).tolist()
-    return draw(probs, generator)
-
-
 def attend(
-    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, shared: bool, q: Tensor, k: Tensor, v: Tensor
+    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
-    """Store new k and v (B, kv heads, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S).
-
-    shared: whether there are fewer heads of keys than of queries.
-    """
+    """Store new k and v (B, n_head, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S)."""
     texts = torch.arange(len(k), device=k.device)[:, None]  # (B, 1)
-    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, kv heads, d)
+    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, n_head, d)
     values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
-    past = keys[:, :, : visible.size(-1)], values[:, :, : visible.size(-1)]
-    return F.scaled_dot_product_attention(q, *past, attn_mask=visible, enable_gqa=shared)
+    S = visible.size(-1)
+    return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=visible)
 
 
 class KVCache:
     """Keys and values of B texts, each (n_layer, B, n_head, size, d); `lengths`: how many tokens of each are stored."""
 
     def __init__(self, model: GPT, B: int, size: int):
-        weight, c = model.transformer.wte.weight, model.config
-        heads = getattr(c, "n_kv_head", c.n_head)  # a GPT has as many as heads of queries
-        d = getattr(c, "head_size", c.n_embd // c.n_head)
-        self.shared = heads < c.n_head
-        # Zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN.
-        self.keys = weight.new_zeros(c.n_layer, B, heads, size, d)
-        self.values, self.lengths = self.keys.clone(), [0] * B
+        weight, blocks = model.transformer.wte.weight, model.transformer.h
+        attn = blocks[0].attn
+        # zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN
+        self.keys = weight.new_zeros(len(blocks), B, attn.n_head, size, attn.head_size)
+        self.values = self.keys.clone()
+        self.lengths = [0] * B
 
     def positions(self, T: int) -> Tensor:
         """The positions of T new tokens of each text, (B, T); a token sees all places up to its own."""
@@ -103,7 +92,7 @@ class KVCache:
         return self.at
 
     def layer(self, i: int) -> partial:
-        return partial(attend, self.keys[i], self.values[i], self.at, self.visible, self.shared)
+        return partial(attend, self.keys[i], self.values[i], self.at, self.visible)
 
     def newest(self, x: Tensor) -> Tensor:
         """Of x (B, T, C), the last new token of each text, (B, 1, C); `read` says how many are new."""
@@ -114,10 +103,13 @@ class KVCache:
 def read(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
     """Read the new tokens of each text into the cache; logits (B, vocab_size) after each text. Dropout is off."""
     cache.counts = [len(text) for text in texts]
+    # fill short rows up with zeros on the right
     T = max(cache.counts)
     idx = torch.tensor([[*text, *[0] * (T - len(text))] for text in texts], device=cache.keys.device)
     with evaluating(model):
         logits, _ = model(idx, cache=cache)  # (B, 1, vocab_size)
+    if not logits.amax(-1).isfinite().all():
+        raise FloatingPointError("the model's logits are NaN or infinite: training or its file failed")
     cache.lengths = [n + count for n, count in zip(cache.lengths, cache.counts)]
     return logits[:, 0]
 
@@ -125,20 +117,24 @@ def read(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
 def next_logits(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tensor:
     """Logits (B, V) after each text, reading what is new; a window of block_size that is full restarts with its last half."""
     limit = model.config.block_size
+    # at first the complete prompts, or what fits of them
     if not any(cache.lengths):
         return read(model, cache, [text[-limit:] for text in texts])
+    # a full window starts again with its last half, all of it but the newest token
     for b, text in enumerate(texts):
         if cache.lengths[b] == limit:
             half = KVCache(model, B=1, size=limit)
             tail = text[-max(1, limit // 2) : -1]
             if tail:
                 read(model, half, [tail])
-            cache.keys[:, b], cache.values[:, b] = half.keys[:, 0], half.values[:, 0]
+            cache.keys[:, b] = half.keys[:, 0]
+            cache.values[:, b] = half.values[:, 0]
             cache.lengths[b] = len(tail)
+    # then the newest token of each text
     return read(model, cache, [text[-1:] for text in texts])
 
 
-def check_request(texts, max_new_tokens: int, temperature=1.0, top_k=None, top_p=1.0) -> None:
+def check_request(texts, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float) -> None:
     """ValueError, in one sentence, where a prompt or an option cannot work."""
     if not texts or not all(texts):
         raise ValueError("a prompt has no tokens; begin with the end-of-text token, [tokenizer.eot]")
@@ -153,22 +149,24 @@ def check_request(texts, max_new_tokens: int, temperature=1.0, top_k=None, top_p
 
 
 def stream_batch(
-    model: GPT, prompts: list[list[int]], max_new_tokens: int, stop=(), vocab_size=None, generator=None, **how
-) -> Iterator[list[int | None]]:
+    model: GPT, prompts: list[list[int]], max_new_tokens: int, temperature=1.0, top_k=None, top_p=1.0,
+    stop=(), vocab_size: int | None = None, generator: torch.Generator | None = None,
+) -> Iterator[list[int | None]]:  # fmt: skip
     """Continue all prompts; yields one new id for each, again and again, or None for a text that met one of `stop`.
 
-    how: temperature, top_k, top_p. Ids from vocab_size on are never chosen. generator: by default a new one, seed 0.
+    Ids from vocab_size on are never chosen. generator: by default a new one with seed 0.
     """
-    texts = [list(prompt) for prompt in prompts]
-    check_request(texts, max_new_tokens, **how)
-    size = min(model.config.block_size, max(map(len, texts)) + max_new_tokens)
-    cache, ended = KVCache(model, len(texts), size), [False] * len(texts)
+    check_request(prompts, max_new_tokens, temperature, top_k, top_p)
     generator = generator or torch.Generator().manual_seed(0)
+    texts = [list(prompt) for prompt in prompts]
+    ended = [False] * len(texts)
+    size = min(model.config.block_size, max(map(len, texts)) + max_new_tokens)
+    cache = KVCache(model, len(texts), size)
     for _ in range(max_new_tokens):
-        logits = next_logits(model, cache, texts)[:, :vocab_size]
-        if not logits.amax(-1).isfinite().all():
-            raise FloatingPointError("the model's logits are NaN or infinite: training or its file failed")
-        ids = choose(token_probs(logits, **how), how.get("temperature"), generator)
+        probs = token_probs(next_logits(model, cache, texts)[:, :vocab_size], temperature, top_k, top_p)
+        # one id for each text; a greedy choice needs no random number
+        ids = draw(probs, generator) if temperature else probs.argmax(-1).tolist()
+        # hand them out, until all texts have ended
         ended = [was or i in stop for was, i in zip(ended, ids)]
         if all(ended):
             return
@@ -187,14 +185,15 @@ def as_text(tokens: Iterator[int], tokenizer: BPETokenizer) -> Iterator[str]:
 
 
 def stream_text(
-    model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **how
+    model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options
 ) -> Iterator[str]:
     """Continue `<|endoftext|>` and a text, piece by piece, until the model ends it or max_new_tokens; see stream_batch."""
-    if tokenizer.vocab_size > (V := model.config.vocab_size):
+    V = model.config.vocab_size
+    if tokenizer.vocab_size > V:
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}; use its own")
     ids = [tokenizer.eot, *tokenizer.encode(prompt.removeprefix(EOT), allowed_special={EOT})]
-    how = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | how
-    return as_text((i for (i,) in stream_batch(model, [ids], max_new_tokens, **how)), tokenizer)
+    options = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | options
+    return as_text((i for (i,) in stream_batch(model, [ids], max_new_tokens, **options)), tokenizer)
 
 
 def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options) -> str:
@@ -203,25 +202,25 @@ def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: i
 
 
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
-    """Model and tokenizer of a checkpoint, a run's or an adapter's folder, a Hugging Face folder or a name on the hub."""
-    from nanogpt.checkpoint import chosen  # here: a model alone needs no run
+    """Model and tokenizer of a model's, a run's or an adapter's folder, a Hugging Face folder or a name on the hub.
 
+    tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
+    """
     folder = chosen(checkpoint)
-    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
-        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     config, beside = folder / "config.json", folder / "tokenizer.json"
-    if (folder / "adapter.json").is_file():
-        if tokenizer is None and beside.exists():  # a run keeps one beside its adapter
-            tokenizer = str(beside)
-        model, coder = load(base_of(folder), tokenizer)
-        return merge(load_adapter(model, folder)), coder
-    ours = config.is_file() and "model_type" not in read_json(config)
-    model = load_model(folder) if ours else from_hub(checkpoint)
-    if tokenizer is None and ours and beside.exists():
-        return model, BPETokenizer.load(beside)
-    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
+    is_adapter = (folder / "adapter.json").is_file()
+    is_ours = is_adapter or (config.is_file() and "model_type" not in read_json(config))
+    if tokenizer is None and is_ours and beside.exists():
+        tokenizer = beside
+    if is_adapter:
+        model, tokenizer = load(base_of(folder), tokenizer)
+        return merge(load_adapter(model, folder)), tokenizer
+    model = load_model(folder) if is_ours else load_pretrained(checkpoint)
+    if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
+        tokenizer = "gpt2"
+    if tokenizer is None:
         raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
+    return model, BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
 
 
 def parser() -> ArgumentParser:
@@ -243,33 +242,12 @@ def run(args: Namespace) -> None:
         raise ValueError(f"--seed {args.seed} must be from 0 to 2**63 - 1")
     device = pick_device(args.device)
     model, tokenizer = load(args.checkpoint, args.tokenizer)
-    how = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p")}
-    how["generator"] = torch.Generator().manual_seed(args.seed)
-    model = by_columns(model) if device.type == "cpu" else model.to(device)
-    pieces = stream_text(model, tokenizer, args.prompt, args.max_new_tokens, **how)
+    if device.type == "cpu":
+        model = import_module("nanogpt.labs.kernels.columns").by_columns(model)
+    options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
+    options["generator"] = torch.Generator().manual_seed(args.seed)
+    pieces = stream_text(model.to(device), tokenizer, args.prompt, **options)
     print(args.prompt + next(pieces, ""), end="", flush=True)  # first a piece: an option may be wrong
     for piece in pieces:
         print(piece, end="", flush=True)
     print(flush=True)
-
-
-class ColumnLinear(nn.Linear):
-    """nn.Linear whose product with a single row is a weighted sum of the weight's columns, on all CPU threads."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows, C = self.weight.shape
-        if x.numel() != C or x.device.type != "cpu" or torch.is_grad_enabled():
-            return super().forward(x)
-        bags = torch.arange(C).view(math.gcd(C, torch.get_num_threads()), -1)  # one for each thread
-        weights = x.reshape(bags.shape)
-        y = F.embedding_bag(bags, self.weight.T, per_sample_weights=weights, mode="sum").sum(0)  # (rows,)
-        return (y if self.bias is None else y + self.bias).view(*x.shape[:-1], rows)
-
-
-def by_columns(model: nn.Module) -> nn.Module:
-    """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
-    if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
-        for layer in [module for module in model.modules() if type(module) is nn.Linear]:
-            layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
-            layer.__class__ = ColumnLinear
-    return model

@@ -348,20 +348,19 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
     By kind, "copied" or "computed", and of "all". stories: chapter 02's. model: ids (1, T) -> (logits (1, T, V),
     anything). ValueError if no story has an answer.
     """
-    right, asked = Counter(), Counter()
+    asked, right = Counter(), Counter()
     with evaluating(model) as device:
         for story in stories:
             ids = torch.tensor([tokenizer.eot, *tokenizer.encode(story.text)])
             logits, _ = model(ids[None, :-1].to(device))
             hits = logits[0].argmax(-1).cpu() == ids[1:]
-            ends = np.cumsum(
-                [len(tokenizer.decode([i])) for i in ids[1:].tolist()]
-            )  # of each token, in the text
+            ends = np.cumsum([len(tokenizer.decode([i])) for i in ids[1:].tolist()])  # of the tokens
             for (start, end), kind in zip(story.answers, story.kinds):
                 first, last = np.searchsorted(ends, [start + 1, end])
-                asked.update([kind, "all"])
-                if hits[first : last + 1].all():
-                    right.update([kind, "all"])
+                is_right = hits[first : last + 1].all().item()
+                for name in (kind, "all"):
+                    asked[name] += 1
+                    right[name] += is_right
     if not asked:
         raise ValueError("an accuracy needs at least one story with an answer in it")
     return {kind: right[kind] / asked[kind] for kind in sorted(asked)}

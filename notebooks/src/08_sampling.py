@@ -253,7 +253,7 @@ The token that crosses p belongs to the nucleus: without it, the rest does not r
 where one place has three good words and the next has three hundred. Values of 0.9 and 0.95 are common.
 
 The three knobs go into one function. Their order matters, because each step changes the probabilities that the next one
-sees. Ours is the order of `transformers`: temperature, then top-k, then top-p. (`choose` then takes one id for each text.)
+sees. Ours is the order of `transformers`: temperature, then top-k, then top-p.
 """
 
 
@@ -270,13 +270,6 @@ def token_probs(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p
     if top_p < 1:
         logits = keep_top_p(logits, top_p)
     return logits.softmax(-1)
-
-
-def choose(probs: Tensor, temperature: float | None, generator: torch.Generator) -> list[int]:
-    """One id for each row of probs (B, V): the only one left at temperature 0, else a draw."""
-    if temperature == 0:
-        return probs.argmax(-1).tolist()
-    return draw(probs, generator)
 
 
 # %% [markdown]
@@ -358,10 +351,12 @@ class KVCache:
     """Keys and values of B texts, each (n_layer, B, n_head, size, d); `lengths`: how many tokens of each are stored."""
 
     def __init__(self, model: GPT, B: int, size: int):
-        weight, c = model.transformer.wte.weight, model.config
-        # Zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN.
-        self.keys = weight.new_zeros(c.n_layer, B, c.n_head, size, c.n_embd // c.n_head)
-        self.values, self.lengths = self.keys.clone(), [0] * B
+        weight, blocks = model.transformer.wte.weight, model.transformer.h
+        attn = blocks[0].attn
+        # zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN
+        self.keys = weight.new_zeros(len(blocks), B, attn.n_head, size, attn.head_size)
+        self.values = self.keys.clone()
+        self.lengths = [0] * B
 
     def positions(self, T: int) -> Tensor:
         """The positions of T new tokens of each text, (B, T); a token sees all places up to its own."""
@@ -384,10 +379,13 @@ class KVCache:
 def read(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
     """Read the new tokens of each text into the cache; logits (B, vocab_size) after each text. Dropout is off."""
     cache.counts = [len(text) for text in texts]
+    # fill short rows up with zeros on the right
     T = max(cache.counts)
     idx = torch.tensor([[*text, *[0] * (T - len(text))] for text in texts], device=cache.keys.device)
     with evaluating(model):
         logits, _ = model(idx, cache=cache)  # (B, 1, vocab_size)
+    if not logits.amax(-1).isfinite().all():
+        raise FloatingPointError("the model's logits are NaN or infinite: training or its file failed")
     cache.lengths = [n + count for n, count in zip(cache.lengths, cache.counts)]
     return logits[:, 0]
 
@@ -523,16 +521,20 @@ of the window. Each written token then costs one token that is read again, and r
 def next_logits(model: GPT, cache: KVCache, texts: Sequence[list[int]]) -> Tensor:
     """Logits (B, V) after each text, reading what is new; a window of block_size that is full restarts with its last half."""
     limit = model.config.block_size
+    # at first the complete prompts, or what fits of them
     if not any(cache.lengths):
         return read(model, cache, [text[-limit:] for text in texts])
+    # a full window starts again with its last half, all of it but the newest token
     for b, text in enumerate(texts):
         if cache.lengths[b] == limit:
             half = KVCache(model, B=1, size=limit)
             tail = text[-max(1, limit // 2) : -1]
             if tail:
                 read(model, half, [tail])
-            cache.keys[:, b], cache.values[:, b] = half.keys[:, 0], half.values[:, 0]
+            cache.keys[:, b] = half.keys[:, 0]
+            cache.values[:, b] = half.values[:, 0]
             cache.lengths[b] = len(tail)
+    # then the newest token of each text
     return read(model, cache, [text[-1:] for text in texts])
 
 
@@ -561,7 +563,7 @@ temperature of −1 would write nonsense and say nothing.
 
 # %%
 #| export
-def check_request(texts, max_new_tokens: int, temperature=1.0, top_k=None, top_p=1.0) -> None:
+def check_request(texts, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float) -> None:
     """ValueError, in one sentence, where a prompt or an option cannot work."""
     if not texts or not all(texts):
         raise ValueError("a prompt has no tokens; begin with the end-of-text token, [tokenizer.eot]")
@@ -585,22 +587,24 @@ screen while it is written. A text ends when its next token is in `stop`. The ot
 # %%
 #| export
 def stream_batch(
-    model: GPT, prompts: list[list[int]], max_new_tokens: int, stop=(), vocab_size=None, generator=None, **how
-) -> Iterator[list[int | None]]:
+    model: GPT, prompts: list[list[int]], max_new_tokens: int, temperature=1.0, top_k=None, top_p=1.0,
+    stop=(), vocab_size: int | None = None, generator: torch.Generator | None = None,
+) -> Iterator[list[int | None]]:  # fmt: skip
     """Continue all prompts; yields one new id for each, again and again, or None for a text that met one of `stop`.
 
-    how: temperature, top_k, top_p. Ids from vocab_size on are never chosen. generator: by default a new one, seed 0.
+    Ids from vocab_size on are never chosen. generator: by default a new one with seed 0.
     """
-    texts = [list(prompt) for prompt in prompts]
-    check_request(texts, max_new_tokens, **how)
-    size = min(model.config.block_size, max(map(len, texts)) + max_new_tokens)
-    cache, ended = KVCache(model, len(texts), size), [False] * len(texts)
+    check_request(prompts, max_new_tokens, temperature, top_k, top_p)
     generator = generator or torch.Generator().manual_seed(0)
+    texts = [list(prompt) for prompt in prompts]
+    ended = [False] * len(texts)
+    size = min(model.config.block_size, max(map(len, texts)) + max_new_tokens)
+    cache = KVCache(model, len(texts), size)
     for _ in range(max_new_tokens):
-        logits = next_logits(model, cache, texts)[:, :vocab_size]
-        if not logits.amax(-1).isfinite().all():
-            raise FloatingPointError("the model's logits are NaN or infinite: training or its file failed")
-        ids = choose(token_probs(logits, **how), how.get("temperature"), generator)
+        probs = token_probs(next_logits(model, cache, texts)[:, :vocab_size], temperature, top_k, top_p)
+        # one id for each text; a greedy choice needs no random number
+        ids = draw(probs, generator) if temperature else probs.argmax(-1).tolist()
+        # hand them out, until all texts have ended
         ended = [was or i in stop for was, i in zip(ended, ids)]
         if all(ended):
             return
@@ -720,8 +724,6 @@ of a character until the rest arrives.
 import codecs
 from argparse import ArgumentParser, Namespace
 
-from nanogpt.pretrained import from_hf, read_json
-
 
 def as_text(tokens: Iterator[int], tokenizer: BPETokenizer) -> Iterator[str]:
     """Decode ids as they come, never half a character."""
@@ -731,14 +733,15 @@ def as_text(tokens: Iterator[int], tokenizer: BPETokenizer) -> Iterator[str]:
 # %%
 #| export
 def stream_text(
-    model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **how
+    model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options
 ) -> Iterator[str]:
     """Continue `<|endoftext|>` and a text, piece by piece, until the model ends it or max_new_tokens; see stream_batch."""
-    if tokenizer.vocab_size > (V := model.config.vocab_size):
+    V = model.config.vocab_size
+    if tokenizer.vocab_size > V:
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}; use its own")
     ids = [tokenizer.eot, *tokenizer.encode(prompt.removeprefix(EOT), allowed_special={EOT})]
-    how = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | how
-    return as_text((i for (i,) in stream_batch(model, [ids], max_new_tokens, **how)), tokenizer)
+    options = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | options
+    return as_text((i for (i,) in stream_batch(model, [ids], max_new_tokens, **options)), tokenizer)
 
 
 def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options) -> str:
@@ -750,21 +753,50 @@ def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: i
 print(list(stream_text(model, tokenizer, "One sunny day,", 12)))
 
 
+# %% [markdown]
+r"""
+The command must find the model and its tokenizer. A folder of ours has both. A folder of Hugging Face's, or a name on the
+hub, has the weights; chapter 06 reads them. Its tokenizer is GPT-2's if the vocabulary is GPT-2's. Otherwise, say which.
+"""
+
+
+# %%
+from nanogpt.pretrained import find_checkpoint, from_hf, read_json
+
+# %%
+#| export pretrained
+from importlib import import_module
+
+
+def load_pretrained(name_or_dir: str | Path) -> GPT:
+    """The model of a Hugging Face folder or repository, in eval mode: a GPT-2, or a family that a lab can read."""
+    kind = read_json(find_checkpoint(name_or_dir)[0]).get("model_type")
+    if kind in ("llama", "qwen3"):
+        return import_module("nanogpt.labs.llama.pretrained").llama_from_hf(name_or_dir)
+    return from_hf(name_or_dir)
+
+
 # %%
 #| export
+from nanogpt.pretrained import read_json
+
+
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
-    """Model and tokenizer of a course checkpoint, a Hugging Face GPT-2 folder or a name on the hub; by default its own."""
+    """Model and tokenizer of a model's folder, a Hugging Face folder or a name on the hub.
+
+    tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
+    """
     folder = Path(checkpoint)
-    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
-        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     config, beside = folder / "config.json", folder / "tokenizer.json"
-    ours = config.is_file() and "model_type" not in read_json(config)
-    model = load_model(folder) if ours else from_hf(checkpoint)
-    if tokenizer is None and ours and beside.exists():
-        return model, BPETokenizer.load(beside)
-    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
+    is_ours = config.is_file() and "model_type" not in read_json(config)
+    if tokenizer is None and is_ours and beside.exists():
+        tokenizer = beside
+    model = load_model(folder) if is_ours else load_pretrained(checkpoint)
+    if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
+        tokenizer = "gpt2"
+    if tokenizer is None:
         raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
+    return model, BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
 
 
 # %% [markdown]
@@ -797,9 +829,9 @@ def run(args: Namespace) -> None:
         raise ValueError(f"--seed {args.seed} must be from 0 to 2**63 - 1")
     device = pick_device(args.device)
     model, tokenizer = load(args.checkpoint, args.tokenizer)
-    how = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p")}
-    how["generator"] = torch.Generator().manual_seed(args.seed)
-    pieces = stream_text(model.to(device), tokenizer, args.prompt, args.max_new_tokens, **how)
+    options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
+    options["generator"] = torch.Generator().manual_seed(args.seed)
+    pieces = stream_text(model.to(device), tokenizer, args.prompt, **options)
     print(args.prompt + next(pieces, ""), end="", flush=True)  # first a piece: an option may be wrong
     for piece in pieces:
         print(piece, end="", flush=True)

@@ -12,6 +12,7 @@ which of the speed-ups of chapters 10 to 13 your machine has. Chapter 14 puts th
 
 # %%
 #| default_exp labs.ladder.rungs
+#| doc labs.kernels.columns: A linear layer that multiplies a single row faster than some CPU libraries do.
 #| doc labs.ladder.rungs: The speed-ups as rungs of a ladder: which of them a device can do, and what each changes in a training step.
 from argparse import Namespace
 from functools import partial
@@ -263,7 +264,7 @@ embedding bag, and it uses all threads.
 
 
 # %%
-#| export sampling
+#| export labs.kernels.columns
 import math
 
 import torch
@@ -285,7 +286,7 @@ class ColumnLinear(nn.Linear):
 
 
 # %%
-#| export sampling
+#| export labs.kernels.columns
 #| blank by_columns: store each weight transposed, with the same shape, and change the layer's class
 def by_columns(model: nn.Module) -> nn.Module:
     """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
@@ -314,23 +315,28 @@ answer("13.3", 1e3 * seconds["a sum"])
 # %% [markdown]
 r"""
 If `nn.Linear` is much slower than the sum, its library could read faster, and a model that writes one text on a CPU gains from
-the columns. So the command of chapter 08 grows by one line. (`tests/bench/bench_sample.py` compares it with transformers.)
+the columns. So the command of chapter 08 grows by two lines. They load `by_columns` by the name of its module, when it is needed.
+(`tests/bench/bench_sample.py` compares it with transformers.)
 """
 
 
 # %%
 #| export sampling
 #| grows run
+from importlib import import_module
+
+
 def run(args: Namespace) -> None:
     """`python -m nanogpt sample`, its options parsed: the text goes to stdout, piece by piece."""
     if not 0 <= args.seed < 2**63:
         raise ValueError(f"--seed {args.seed} must be from 0 to 2**63 - 1")
     device = pick_device(args.device)
     model, tokenizer = load(args.checkpoint, args.tokenizer)
-    how = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p")}
-    how["generator"] = torch.Generator().manual_seed(args.seed)
-    model = by_columns(model) if device.type == "cpu" else model.to(device)
-    pieces = stream_text(model, tokenizer, args.prompt, args.max_new_tokens, **how)
+    if device.type == "cpu":
+        model = import_module("nanogpt.labs.kernels.columns").by_columns(model)
+    options = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p")}
+    options["generator"] = torch.Generator().manual_seed(args.seed)
+    pieces = stream_text(model.to(device), tokenizer, args.prompt, **options)
     print(args.prompt + next(pieces, ""), end="", flush=True)  # first a piece: an option may be wrong
     for piece in pieces:
         print(piece, end="", flush=True)

@@ -23,7 +23,7 @@ from dataclasses import MISSING, fields
 from functools import partial
 from statistics import fmean, pstdev
 
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.checkpoint import save
 from nanogpt.config import load_config
 from nanogpt.labs.long_run.given import refuse_other_shape
@@ -546,7 +546,7 @@ The four losses are equal to the last bit: the weights, the optimizer, the place
 A run's folder holds several checkpoints. It would be tiresome to type the number of a step. So the commands `sample` and `eval` should accept the folder itself, for its newest checkpoint, and `runs/x/best` for the checkpoint with the lowest validation
 loss. `chosen` turns such a name into the folder of one checkpoint.
 
-Both commands read a model with chapter 08's `load`, so only this function has to grow. The rest of it is as before: a folder of ours, or one of Hugging Face's, or a name on the hub. `grown` shows the new lines.
+Both commands read a model with chapter 08's `load`, which will ask `chosen` first (chapter 19).
 """
 
 
@@ -575,34 +575,7 @@ def chosen(place: str | Path) -> Path:
 
 
 # %%
-#| export sampling
-from nanogpt.model import GPT
-from nanogpt.pretrained import from_hf, read_json
-from nanogpt.tokenizer import BPETokenizer
-from nanogpt.weights import load_model
-
-
-# %%
-#| export sampling
-#| grows load
-def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
-    """Model and tokenizer of a checkpoint, a run's folder, a Hugging Face GPT-2 folder or a name on the hub."""
-    folder = chosen(checkpoint)
-    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
-        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
-    config, beside = folder / "config.json", folder / "tokenizer.json"
-    ours = config.is_file() and "model_type" not in read_json(config)
-    model = load_model(folder) if ours else from_hf(checkpoint)
-    if tokenizer is None and ours and beside.exists():
-        return model, BPETokenizer.load(beside)
-    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
-        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
-
-
-# %%
 print(chosen(RUNS / "run").name)
-grown("load", "17d")
 
 # %% [markdown]
 r"""

@@ -12,6 +12,7 @@ learn, for each kind of decision. Chapter 18b asks questions on texts whose floo
 
 # %%
 #| default_exp evaluate
+#| doc labs.evals.measures: What a report of a loss needs besides: its standard error, and bits per byte.
 #| doc labs.evals.excess: What a model pays above the floor, token by token, and for which kind of decision.
 import copy
 import csv
@@ -36,7 +37,6 @@ from nanogpt.weights import load_model
 
 # %%
 #| export
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -244,18 +244,17 @@ def token_losses(
     """
     rows = sorted(windows(tokens, model.config.block_size, eot), key=lambda row: row[2] - row[0])
     nats = np.zeros(max(0, len(tokens) - 1))
+    hidden = None if progress else True  # None: only where there is no terminal
     with evaluating(model) as device:
-        for i in tqdm(
-            range(0, len(rows), B), unit="batch", desc="losses", disable=None if progress else True
-        ):
+        for i in tqdm(range(0, len(rows), B), "losses", unit="batch", disable=hidden):
+            # windows of about one length
             some = rows[i : i + B]
             x, y = padded(tokens, some)
             with autocast(precision, device):
                 logits, _ = model(x.to(device))
-            loss = (
-                F.cross_entropy(logits.float().transpose(1, 2), y.to(device), reduction="none").cpu().numpy()
-            )
-            for (start, new, stop), row in zip(some, loss):
+            loss = F.cross_entropy(logits.float().transpose(1, 2), y.to(device), reduction="none").cpu()
+            # each loss to its token's place
+            for (start, new, stop), row in zip(some, loss.numpy()):
                 nats[new:stop] = row[new - start : stop - start]
     return nats
 
@@ -267,7 +266,7 @@ for token, nats in list(zip(some[1:].tolist(), found.tolist()))[:6]:
 
 # %% [markdown]
 r"""
-The sum of these numbers and their count are all we need for a mean. `total_loss` returns both, because sums of several shards can be added and means cannot.
+The sum of these numbers and their count are all we need for a mean. Sums and counts of several shards can be added, and means cannot.
 
 Chapter 07's `evaluate` read one document at a time, and it cut a long document into pieces without any context from the piece before. The
 new version reads B windows at a time:
@@ -276,24 +275,17 @@ new version reads B windows at a time:
 
 # %%
 #| export
-def total_loss(model: GPT, tokens: np.ndarray, eot: int, B=32, precision="float32") -> tuple[float, int]:
-    """Sum of the losses of a shard's tokens, in nats, and how many they are: all but the first, each once.
-
-    Sums over several shards, on however many processes, add up to the whole.
-    """
-    nats = token_losses(model, tokens, eot, B, precision)
-    return nats.sum().item(), len(nats)
-
-
-# %%
-#| export
 #| grows evaluate
 def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, B=32, precision="float32") -> float:
     """Mean loss in nats per token over all tokens of the shards; the batch size B changes nothing but the time."""
-    totals = [total_loss(model, tokens, eot, B, precision) for tokens in shards]
-    if not sum(count for _, count in totals):
+    nats, count = 0.0, 0
+    for tokens in shards:
+        losses = token_losses(model, tokens, eot, B, precision)
+        nats += losses.sum().item()
+        count += len(losses)
+    if not count:
         raise ValueError("there is nothing to evaluate on: a loss needs at least two tokens")
-    return sum(nats for nats, _ in totals) / sum(count for _, count in totals)
+    return nats / count
 
 
 # %% tags=["nbval-ignore-output"]
@@ -326,8 +318,15 @@ the mean loss times the number of its tokens.
 
 
 # %%
-#| export
+#| export labs.evals.measures
 #| blank mean_and_error: the spread of the documents' sums around what their lengths let expect
+import math
+
+import numpy as np
+
+from nanogpt.shards import document_starts
+
+
 def by_document(nats: np.ndarray, tokens: np.ndarray, eot: int) -> tuple[np.ndarray, np.ndarray]:
     """Nats and number of predicted tokens of each document. nats: those of tokens[1:]."""
     starts = document_starts(tokens[: len(nats)], eot)
@@ -412,7 +411,7 @@ UTF-8. So we divide by bytes, and use bits instead of nats, as is usual for byte
 
 
 # %%
-#| export
+#| export labs.evals.measures
 #| blank bits_per_byte: nats to bits, then divide by the bytes of text
 def token_bytes(tokenizer) -> np.ndarray:
     """The bytes of text that each id stands for, from the vocabulary; 0 for <|endoftext|> and its like."""
@@ -856,7 +855,8 @@ whether the model's first choice is the right word, but only in stories that fit
 #| export
 def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> list[bool]:
     """Of each id but the first, whether it is what the model found likeliest, given the ids before it."""
-    device, right = next(model.parameters()).device, []
+    device = next(model.parameters()).device
+    right = []
     for start, new, stop in windows(ids, T, eot):
         logits, _ = model(torch.from_numpy(ids[None, start:stop]).to(device))
         best = logits[0, new - start :].argmax(-1).cpu().numpy()
@@ -874,19 +874,19 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
     By kind, "copied" or "computed", and of "all". stories: chapter 02's; one longer than the model's context is read
     through `windows`. model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
     """
-    right, asked = Counter(), Counter()
+    asked, right = Counter(), Counter()
     with evaluating(model):
         for story in stories:
             ids = np.array([tokenizer.eot, *tokenizer.encode(story.text)])
             T = model.config.block_size if hasattr(model, "config") else len(ids)
             hits = first_choices(model, ids, T, tokenizer.eot)
-            ends = np.cumsum(
-                [len(tokenizer.decode([i])) for i in ids[1:].tolist()]
-            )  # of each token, in the text
+            ends = np.cumsum([len(tokenizer.decode([i])) for i in ids[1:].tolist()])  # of the tokens
             for (start, end), kind in zip(story.answers, story.kinds):
                 first, last = np.searchsorted(ends, [start + 1, end])
-                asked.update([kind, "all"])
-                right.update([kind, "all"] if all(hits[first : last + 1]) else [])
+                is_right = all(hits[first : last + 1])
+                for name in (kind, "all"):
+                    asked[name] += 1
+                    right[name] += is_right
     if not asked:
         raise ValueError("an accuracy needs at least one story with an answer in it")
     return {kind: right[kind] / asked[kind] for kind in sorted(asked)}

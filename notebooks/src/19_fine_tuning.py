@@ -276,10 +276,9 @@ def freeze(model: nn.Module, *trainable: str) -> nn.Module:
     freeze(model, "") thaws everything. ValueError where a word is in no name, the model untouched.
     """
     named = dict(model.named_parameters())
-    if lost := [word for word in trainable if not any(word in name for name in named)]:
-        raise ValueError(
-            f"no parameter's name contains {lost[0]!r}; they are like {', '.join([*named][-2:])}"
-        )
+    for word in trainable:
+        if not any(word in name for name in named):
+            raise ValueError(f"no parameter's name contains {word!r}; one is {[*named][-1]}")
     for name, p in named.items():
         p.requires_grad_(any(word in name for word in trainable))
         p.grad = p.grad if p.requires_grad else None  # or an optimizer would go on using it
@@ -313,10 +312,9 @@ class LoRALinear(nn.Linear):
         super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
         limit = min(self.in_features, self.out_features)
         if type(rank) is not int or not 1 <= rank <= limit or not 0 < alpha < math.inf:
-            raise ValueError(
-                f"rank={rank!r} must be an integer from 1 to {limit}, and alpha={alpha} positive"
-            )
-        self.weight, self.bias, self.rank, self.alpha = linear.weight, linear.bias, rank, alpha
+            raise ValueError(f"rank={rank!r} must be an integer from 1 to {limit}, alpha={alpha} positive")
+        self.weight, self.bias = linear.weight, linear.bias
+        self.rank, self.alpha = rank, alpha
         A = torch.randn(rank, self.in_features, generator=generator) / math.sqrt(self.in_features)
         self.lora_A = nn.Parameter(A.to(self.weight))
         self.lora_B = nn.Parameter(self.weight.new_zeros(self.out_features, rank))
@@ -370,10 +368,16 @@ def add_lora(
     """
     if lora_parameters(model):
         raise ValueError("the model has adapters already; merge(model) them, or load the base again")
-    targets = [targets] if isinstance(targets, str) else list(targets) or ["nothing"]
-    layers = {name: layer for name, layer in linear_layers(model).items() if name.split(".")[-1] in targets}
-    if wrong := sorted({*targets} - {name.split(".")[-1] for name in layers}):
-        raise ValueError(f"{wrong[0]} is no linear layer of a block; choose among {', '.join(TARGETS)}")
+    targets = [targets] if isinstance(targets, str) else targets
+    # a model of another family may say which of its layers a word means
+    means = getattr(model, "lora_names", {})
+    wanted = {name for word in targets for name in means.get(word, [word])}
+    # all layers are made before the first is put in, so that an error changes nothing
+    layers = {name: layer for name, layer in linear_layers(model).items() if name.split(".")[-1] in wanted}
+    unknown = wanted - {name.split(".")[-1] for name in layers}
+    if unknown or not wanted:
+        what = ", ".join(sorted(unknown)) or "nothing"
+        raise ValueError(f"{what} is no linear layer of a block; choose among {', '.join(TARGETS)}")
     adapted = {name: LoRALinear(layer, rank, alpha, generator) for name, layer in layers.items()}
     for name, layer in adapted.items():
         model.set_submodule(name, layer.train(model.training))
@@ -676,8 +680,10 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
     layers = {name: m for name, m in linear_layers(model).items() if isinstance(m, LoRALinear)}
     if not layers:
         raise ValueError("the model has no adapter to save; add_lora(model, rank) makes them")
-    one, targets = next(iter(layers.values())), sorted({name.split(".")[-1] for name in layers})
+    one = next(iter(layers.values()))
+    targets = sorted({name.split(".")[-1] for name in layers})
     fields = {"rank": one.rank, "alpha": one.alpha, "targets": targets, "base": base_digest(model)}
+    # a folder by the way to it from here, so that both can be moved together
     if base_model is not None:
         place = os.path.relpath(base_model, folder) if Path(base_model).is_dir() else base_model
         fields["base_model"] = Path(place).as_posix()
@@ -692,12 +698,14 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
 def load_adapter(model: GPT, folder: str | Path) -> GPT:
     """Put the adapters that save_adapter wrote beside the weights that they were trained with; returns the model.
 
-    OSError or ValueError, in one sentence and the model untouched, if a bit has changed or the base is another one.
+    A model that has such adapters gets their numbers. OSError or ValueError if a bit has changed or the base is another.
     """
     folder = Path(folder)
     try:
-        fields, data = json.loads((folder / "adapter.json").read_bytes()), (folder / ADAPTER).read_bytes()
-        sha256, tensors = fields.pop("sha256", None), tensors_in(data)
+        fields = json.loads((folder / "adapter.json").read_bytes())
+        data = (folder / ADAPTER).read_bytes()
+        sha256 = fields.pop("sha256", None)
+        tensors = tensors_in(data)
         if sha256 != digest(fields, data):
             raise ValueError(f"adapter.json or {ADAPTER} has changed since")
     except FileNotFoundError as error:
@@ -707,7 +715,8 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
     fields.pop("base_model", None)
     if fields.pop("base") != base_digest(model):
         raise ValueError(f"the adapter in {folder} was trained beside other weights than this model's")
-    add_lora(model, **fields)
+    if not lora_parameters(model):
+        add_lora(model, **fields)
     model.load_state_dict(tensors, strict=False)
     return model
 
@@ -729,8 +738,8 @@ except ValueError as error:
 r"""
 ## Appendix: an adapter's folder is a checkpoint
 
-So far only this notebook can use our adapter. `python -m nanogpt sample` and `eval` load their model with `load`, which chapter 17d grew last. It has to
-learn one thing more. If the folder has an `adapter.json`, load the base that it names, put the adapter beside it, and merge. The base may be a folder or a name on the
+So far only this notebook can use our adapter. `python -m nanogpt sample` and `eval` load their model with chapter 08's `load`. It has to
+learn two things more. The first is an old wish: if it gets the folder of a run, it should take one of the run's checkpoints, and `chosen` says which. Second, if the folder has an `adapter.json`, load the base that it names, put the adapter beside it, and merge. The base may be a folder or a name on the
 hub, so `load` calls itself for it. This also brings the base's tokenizer. Below, the loaded model continues "One sunny day".
 """
 
@@ -739,51 +748,48 @@ from nanogpt.sampling import complete
 
 # %%
 #| export sampling
-from nanogpt.pretrained import from_hf, read_json
+from nanogpt.pretrained import load_pretrained, read_json
 from nanogpt.tokenizer import BPETokenizer
 
 
 # %%
 #| export
 def base_of(folder: Path) -> str:
-    """The folder or the hub name of an adapter's base. ValueError or OSError if it is not given, or not there."""
+    """The folder or the hub name of an adapter's base. ValueError if adapter.json does not say it."""
     base = json.loads((folder / "adapter.json").read_bytes()).get("base_model")
     if base is None:
-        raise ValueError(
-            f"{folder}/adapter.json names no base_model; save_adapter(model, folder, base_model) does"
-        )
-    if (folder / base).is_dir():
-        return str(folder / base)
-    if base.startswith("."):
-        raise FileNotFoundError(
-            f"{folder / base} is not there, and the adapter in {folder} needs it as its base"
-        )
-    return base
+        how = "save_adapter(model, folder, base_model) does"
+        raise ValueError(f"{folder}/adapter.json names no base_model; {how}")
+    is_here = base.startswith(".") or (folder / base).is_dir()
+    return str(folder / base) if is_here else base
 
 
 # %%
 #| export sampling
 #| grows load
-def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
-    """Model and tokenizer of a checkpoint, a run's or an adapter's folder, a Hugging Face folder or a name on the hub."""
-    from nanogpt.checkpoint import chosen  # here: a model alone needs no run
+from nanogpt.checkpoint import chosen
 
+
+def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
+    """Model and tokenizer of a model's, a run's or an adapter's folder, a Hugging Face folder or a name on the hub.
+
+    tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
+    """
     folder = chosen(checkpoint)
-    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
-        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     config, beside = folder / "config.json", folder / "tokenizer.json"
-    if (folder / "adapter.json").is_file():
-        if tokenizer is None and beside.exists():  # a run keeps one beside its adapter
-            tokenizer = str(beside)
-        model, coder = load(base_of(folder), tokenizer)
-        return merge(load_adapter(model, folder)), coder
-    ours = config.is_file() and "model_type" not in read_json(config)
-    model = load_model(folder) if ours else from_hf(checkpoint)
-    if tokenizer is None and ours and beside.exists():
-        return model, BPETokenizer.load(beside)
-    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
+    is_adapter = (folder / "adapter.json").is_file()
+    is_ours = is_adapter or (config.is_file() and "model_type" not in read_json(config))
+    if tokenizer is None and is_ours and beside.exists():
+        tokenizer = beside
+    if is_adapter:
+        model, tokenizer = load(base_of(folder), tokenizer)
+        return merge(load_adapter(model, folder)), tokenizer
+    model = load_model(folder) if is_ours else load_pretrained(checkpoint)
+    if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
+        tokenizer = "gpt2"
+    if tokenizer is None:
         raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
+    return model, BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
 
 
 # %% tags=["nbval-ignore-output"]
@@ -891,6 +897,8 @@ little context.)
 """
 
 # %% tags=["nbval-ignore-output"]
+from nanogpt.pretrained import from_hf
+
 try:
     gpt2, text = from_hf("openai-community/gpt2"), Path("../data/downloads/tinyshakespeare.txt").read_text()
     text = "<|endoftext|>" + text.replace("\n\n", "\n\n<|endoftext|>")

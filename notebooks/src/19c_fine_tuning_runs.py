@@ -181,14 +181,13 @@ The first key is a section of its own. At rank 0, the default, nothing changes. 
 """
 
 # %%
-from safetensors.torch import load as tensors_in
 
 from nanogpt.config import Config, Data, Lora, Model, Train, config_dict
 from nanogpt.labs.long_run.assemble import tokenizer_of
 from nanogpt.labs.long_run.given import given_model
 from nanogpt.labs.long_run.log import say
 from nanogpt.labs.long_run.training import Training
-from nanogpt.lora import ADAPTER, add_lora, base_digest, lora_parameters, save_adapter
+from nanogpt.lora import add_lora, lora_parameters, save_adapter
 from nanogpt.model import GPTConfig
 from nanogpt.shards import load_manifest
 from nanogpt.training import scale_init
@@ -263,30 +262,21 @@ print(*sorted(path.name for path in (RUNS / "first").iterdir()))
 
 # %% [markdown]
 r"""
-When the run goes on, `take_weights` puts the numbers back. For adapters it calls `take_adapter`, which first compares a hash of the base. Suppose that somebody has trained the base further in the meantime. Without the check, the run would go on beside other weights, and no error would be raised. With it, `take_adapter` raises a ValueError.
+When the run goes on, `take_weights` puts the numbers back. For adapters it calls chapter 19's `load_adapter`, which first compares a hash of the base. Suppose that somebody has trained the base further in the meantime. Without the check, the run would go on beside other weights, and no error would be raised. With it, `load_adapter` raises a ValueError.
 """
-
-
-# %%
-#| export lora
-#| blank take_adapter: refuse another base; then load_state_dict, with strict=False, since the file has the adapters alone
-def take_adapter(model: GPT, folder: Path) -> None:
-    """Give a model's adapters the numbers of a checkpoint. ValueError if the base beside them is another one."""
-    fields = json.loads((folder / "adapter.json").read_bytes())
-    if fields["base"] != base_digest(model):
-        raise ValueError(
-            f"init_from has other weights than those that the adapter in {folder} was trained beside"
-        )
-    model.load_state_dict(tensors_in((folder / ADAPTER).read_bytes()), strict=False)
 
 
 # %%
 #| export labs.long_run.assemble
 #| grows take_weights
+from nanogpt.lora import load_adapter
+
+
 def take_weights(run: Training, folder: Path) -> None:
     """Give the run's model, or its adapters, the weights of a checkpoint."""
     if lora_parameters(run.model):
-        return take_adapter(run.model, folder)
+        load_adapter(run.model, folder)
+        return
     run.model.load_state_dict(load_model(folder).state_dict())
 
 
@@ -294,7 +284,7 @@ def take_weights(run: Training, folder: Path) -> None:
 with torch.no_grad():
     model.transformer.ln_f.bias[3] += 1e-6
 try:
-    take_adapter(model, RUNS / "first")
+    load_adapter(model, RUNS / "first")
 except ValueError as error:
     print(str(error).replace(str(RUNS), "…"))
 

@@ -1035,13 +1035,14 @@ A checkpoint is read weight by weight from its file, or by `load_parts` if it is
 #| export labs.long_run.assemble
 #| grows take_weights
 from nanogpt.checkpoint import is_in_parts
-from nanogpt.lora import lora_parameters, take_adapter
+from nanogpt.lora import load_adapter, lora_parameters
 
 
 def take_weights(run: Training, folder: Path) -> None:
     """Give the run's model, in any layout, the weights of a checkpoint; of one in parts also the moments."""
     if lora_parameters(run.model):
-        return take_adapter(run.model, folder)
+        load_adapter(run.model, folder)
+        return
     if not is_in_parts(folder):
         return fill(run.model, saved_weights(folder))
     if (tp := run.config.parallel.tp) > 1:

@@ -22,15 +22,14 @@ import math
 import sys
 import tempfile
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from course.figures import llama as figures
 from course.llama_changes import CHANGES, changed
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.model import GPTConfig
 from nanogpt.sampling import KVCache, read
 from nanogpt.sampling import draw, token_probs
 from nanogpt.shards import open_shards
@@ -266,13 +265,13 @@ class LlamaConfig:
 
 # %%
 #| export
-#| blank GroupedAttention.forward: project, split into heads, normalize and rotate q and k, attend, join, project
 class GroupedAttention(nn.Module):
     """Causal attention with rotary positions; heads of queries share keys and values. (B, T, C) -> (B, T, C)."""
 
     def __init__(self, config: LlamaConfig):
         super().__init__()
         C, self.head_size = config.n_embd, config.head_size
+        self.n_head = config.n_kv_head  # of keys and values, for which chapter 08's cache makes room
         self.c_q = nn.Linear(C, config.n_head * config.head_size, bias=False)
         self.c_k = nn.Linear(C, config.n_kv_head * config.head_size, bias=False)
         self.c_v = nn.Linear(C, config.n_kv_head * config.head_size, bias=False)
@@ -280,16 +279,22 @@ class GroupedAttention(nn.Module):
         norm = RMSNorm if config.qk_norm else nn.Identity
         self.q_norm, self.k_norm = (norm(config.head_size, config.norm_eps) for _ in range(2))
 
+
+# %%
+#| export
+#| blank GroupedAttention.forward: project, split into heads, normalize and rotate q and k, attend, join, project
+class GroupedAttention(GroupedAttention):
     def forward(self, x: Tensor, angles: Tensor, cache=None) -> Tensor:
         d = self.head_size
         q = self.c_q(x).unflatten(2, (-1, d)).transpose(1, 2)  # (B, n_head, T, d)
         k = self.c_k(x).unflatten(2, (-1, d)).transpose(1, 2)  # (B, n_kv_head, T, d)
         v = self.c_v(x).unflatten(2, (-1, d)).transpose(1, 2)
         q, k = rotate(self.q_norm(q), angles), rotate(self.k_norm(k), angles)
-        if cache is not None:
-            y = cache(q, k, v)
-        else:
+        if cache is None:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        else:  # of the queries that share a head, the first ask the cache, then the second, and so on
+            groups = q.unflatten(1, (self.n_head, -1)).unbind(2)
+            y = torch.stack([cache(group, k, v) for group in groups], 2).flatten(1, 2)
         return self.c_proj(y.transpose(1, 2).flatten(2))
 
 
@@ -415,7 +420,8 @@ r"""
 The model has the outer names of chapter 05 (`transformer.wte`, `transformer.h`, `lm_head`) and the same call,
 `forward(idx, targets, cache)`. So everything that was written for GPT works with it. There is no table of positions;
 the angles are computed once and passed to all blocks. In large models `lm_head` is a matrix of its own; small ones
-share it with `wte` (`tied`). As in chapter 05, only `init_weights` decides the values, and the global generator stays where it was.
+share it with `wte` (`tied`). `lora_names` is for chapter 19's adapters: there `c_attn` means the layer that makes queries, keys and
+values, and here these are three layers. As in chapter 05, only `init_weights` decides the values, and the global generator stays where it was.
 """
 
 
@@ -427,6 +433,8 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config, V, C = config, config.vocab_size, config.n_embd
+        # what add_lora's words mean here (chapter 19)
+        self.lora_names = {"c_attn": ("c_q", "c_k", "c_v"), "c_fc": ("c_fc", "c_gate")}
         with torch.random.fork_rng(devices=[]):  # PyTorch's own initialisation draws numbers; see chapter 05
             blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config.n_layer))
             parts = {"wte": nn.Embedding(V, C), "h": blocks, "ln_f": RMSNorm(C, config.norm_eps)}
@@ -508,60 +516,12 @@ figures.say_times({name: changed(name, shape, here).to(device) for name in CHANG
 
 # %% [markdown]
 r"""
-## The cache grows
+## The cache
 
-Chapter 08's cache makes room for `n_head` heads. Ours must make room for `n_kv_head` only, or grouped queries would
-save nothing. And its attention must know that heads of queries share. Two small functions of chapter 08 grow. For a GPT
-they compute the same as before.
-"""
-
-
-# %%
-#| export sampling
-#| grows attend
-def attend(
-    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, shared: bool, q: Tensor, k: Tensor, v: Tensor
-) -> Tensor:
-    """Store new k and v (B, kv heads, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S).
-
-    shared: whether there are fewer heads of keys than of queries.
-    """
-    texts = torch.arange(len(k), device=k.device)[:, None]  # (B, 1)
-    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, kv heads, d)
-    values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
-    past = keys[:, :, : visible.size(-1)], values[:, :, : visible.size(-1)]
-    return F.scaled_dot_product_attention(q, *past, attn_mask=visible, enable_gqa=shared)
-
-
-# %%
-#| export sampling
-#| grows KVCache.__init__, KVCache.layer
-class KVCache(KVCache):
-    def __init__(self, model: GPT, B: int, size: int):
-        weight, c = model.transformer.wte.weight, model.config
-        heads = getattr(c, "n_kv_head", c.n_head)  # a GPT has as many as heads of queries
-        d = getattr(c, "head_size", c.n_embd // c.n_head)
-        self.shared = heads < c.n_head
-        # Zeros: what is masked has weight 0, but 0 times a NaN left in memory would be NaN.
-        self.keys = weight.new_zeros(c.n_layer, B, heads, size, d)
-        self.values, self.lengths = self.keys.clone(), [0] * B
-
-    def layer(self, i: int) -> partial:
-        return partial(attend, self.keys[i], self.values[i], self.at, self.visible, self.shared)
-
-
-# %% [markdown]
-r"""
-Here is the difference to chapter 08's `attend`. Below it is the check: the logits of a text that is read in two parts,
-with the cache, must be those of the same text read at once.
-"""
-
-# %%
-grown("attend")
-
-# %% [markdown]
-r"""
-Only the parameter `shared` is new, which goes to `enable_gqa`.
+Chapter 08's cache asks the first layer how many heads it must make room for. `GroupedAttention` answers with `n_kv_head`,
+or grouped queries would save nothing. The cache attends with as many heads of queries as there are heads of keys. So the
+queries take turns: of those that share a head of keys, first all the first ones ask the cache, then all the second ones, and so
+on. Nothing in chapter 08 has to change.
 
 *Check.* As in chapter 08, the model reads a text in two pieces through the cache, three tokens and then the rest. The logits must be those of the complete text.
 """

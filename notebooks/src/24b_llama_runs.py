@@ -24,12 +24,11 @@ python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
 #| doc labs.llama.keys: The configuration's section `llama`, and which keys belong to which family of models.
 import json
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 
 import torch
 
-from course.notebook import answer, checkpoint, grown, predict, predictions
+from course.notebook import answer, checkpoint, predict, predictions
 from course.torchrun import so_far
 from nanogpt.config import Config, Model
 from nanogpt.stories import ensure_corpus
@@ -439,7 +438,7 @@ def from_hub(name_or_dir: str | Path) -> GPT | Llama:
 
 # %%
 from nanogpt.labs.llama.pretrained import llama_to_hf
-from nanogpt.lora import TARGETS, LoRALinear, freeze, linear_layers, lora_parameters
+from nanogpt.lora import LoRALinear, add_lora, linear_layers, lora_parameters
 
 trained = load_model(RUNS / "one" / f"step_{STEPS:06d}")
 llama_to_hf(trained, RUNS / "elsewhere")
@@ -449,42 +448,9 @@ print("read by from_hub:", type(from_hub(RUNS / "elsewhere")).__name__)
 # %% [markdown]
 r"""
 In a GPT, `lora.targets` names three kinds of layers: `c_attn`, `c_proj` and `c_fc`. A Llama has `c_q`, `c_k` and `c_v`
-instead of `c_attn`, and its MLP also has a gate. So `c_attn` now means all three, and `c_fc` includes `c_gate`. Then one
-configuration fits both families, and the default still means all layers.
+instead of `c_attn`, and its MLP also has a gate. So a Llama says with `lora_names` (chapter 24) that `c_attn` means all three, and that
+`c_fc` includes `c_gate`. Then one configuration fits both families, and the default still means all layers.
 """
-
-# %%
-#| export lora
-ALSO = {"c_attn": ("c_q", "c_k", "c_v"), "c_fc": ("c_gate",)}  # what a word means in a Llama, besides
-
-
-# %%
-#| export lora
-#| grows add_lora
-def add_lora(
-    model: GPT, rank: int, alpha: float = 8.0, targets: Collection[str] = TARGETS, generator=None
-) -> GPT:
-    """Freeze the model and put a LoRALinear in place of each linear layer with one of these names; returns the model.
-
-    Its outputs stay what they were. generator: for A, on the CPU. ValueError, the model untouched, where it has
-    adapters already, or no layer has such a name or rank. In a Llama c_attn means c_q, c_k, c_v, and c_fc also c_gate.
-    """
-    if lora_parameters(model):
-        raise ValueError("the model has adapters already; merge(model) them, or load the base again")
-    targets = [targets] if isinstance(targets, str) else list(targets) or ["nothing"]
-    layers, wanted = linear_layers(model), set()
-    kinds = {name.split(".")[-1] for name in layers}
-    for word in targets:
-        meant = kinds & {word, *ALSO.get(word, ())}
-        if not meant:
-            raise ValueError(f"{word} is no linear layer of a block; choose among {', '.join(TARGETS)}")
-        wanted |= meant
-    layers = {name: layer for name, layer in layers.items() if name.split(".")[-1] in wanted}
-    adapted = {name: LoRALinear(layer, rank, alpha, generator) for name, layer in layers.items()}
-    for name, layer in adapted.items():
-        model.set_submodule(name, layer.train(model.training))
-    return freeze(model, ".lora_")
-
 
 # %% [markdown]
 r"""
@@ -805,50 +771,12 @@ def run(args: argparse.Namespace) -> None:
 
 # %% [markdown]
 r"""
-Finally `load`, with which `sample` and `eval` read a model.
-"""
-
-# %%
-from nanogpt.lora import base_of, load_adapter, merge
-from nanogpt.tokenizer import BPETokenizer
-
-
-# %%
-#| export sampling
-#| grows load
-def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
-    """Model and tokenizer of a checkpoint, a run's or an adapter's folder, a Hugging Face folder or a name on the hub."""
-    from nanogpt.checkpoint import chosen  # here: a model alone needs no run
-
-    folder = chosen(checkpoint)
-    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
-        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
-    config, beside = folder / "config.json", folder / "tokenizer.json"
-    if (folder / "adapter.json").is_file():
-        if tokenizer is None and beside.exists():  # a run keeps one beside its adapter
-            tokenizer = str(beside)
-        model, coder = load(base_of(folder), tokenizer)
-        return merge(load_adapter(model, folder)), coder
-    ours = config.is_file() and "model_type" not in read_json(config)
-    model = load_model(folder) if ours else from_hub(checkpoint)
-    if tokenizer is None and ours and beside.exists():
-        return model, BPETokenizer.load(beside)
-    if tokenizer is None and not 50257 <= model.config.vocab_size <= 50304:  # GPT-2's, or padded (chapter 13)
-        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer in (None, "gpt2") else BPETokenizer.load(tokenizer)
-
-
-# %%
-grown("load", "24b")
-
-# %% [markdown]
-r"""
-One line has changed. Here `load` reads the adapters from the folder of their run and the weights from the folder of their base, and merges
-them. Then the model tells a story.
+Finally `load`, with which `sample` and `eval` read a model. Nothing in it has to change. Here it reads the adapters from the folder of their run
+and the weights from the folder of their base, and merges them. Then the model tells a story.
 """
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.sampling import complete
+from nanogpt.sampling import complete, load
 
 model, tokenizer = load((RUNS / "adapted").as_posix())
 begin, generator = "One sunny day,", torch.Generator().manual_seed(0)

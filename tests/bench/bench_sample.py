@@ -20,7 +20,8 @@ from statistics import median, quantiles
 import torch
 from torch import nn
 
-from nanogpt import generate as sample
+from nanogpt import sampling
+from nanogpt.labs.kernels.columns import by_columns
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.pretrained import to_hf
 from nanogpt.roofline import copy_bandwidth, measure, synchronize
@@ -69,7 +70,7 @@ class Clock:
 
 def ours(model: GPT, prompt: list[int], n: int, clock: Clock, **how) -> None:
     clock.put(torch.tensor(prompt))
-    for ids in sample.stream_batch(model, [prompt], n, **({"temperature": 0} | how)):
+    for ids in sampling.stream_batch(model, [prompt], n, **({"temperature": 0} | how)):
         clock.put(torch.tensor(ids))
 
 
@@ -105,7 +106,7 @@ def main() -> None:
     model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(0))
     prompt = torch.randint(0, 50257, (16,), generator=torch.Generator().manual_seed(1)).tolist()
     hf, model = hugging_face(model, device), model.to(device)
-    shared = sample.by_columns(copy.deepcopy(model))
+    shared = by_columns(copy.deepcopy(model))
     half = copy.deepcopy(shared).to(torch.bfloat16)
     rows = {
         "transformers generate": (theirs, hf, {}),

@@ -1,5 +1,3 @@
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -9,18 +7,13 @@ from hypothesis import strategies as st
 
 from nanogpt.evaluate import (
     answer_accuracy,
-    bits_per_byte,
     evaluate,
     evaluating,
-    mean_and_error,
-    token_bytes,
     token_losses,
-    total_loss,
     windows,
 )
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.stories import stories
-from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
 
 CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
@@ -73,9 +66,9 @@ def test_the_loss_depends_on_neither_batch_size_nor_number_of_processes(B):
     shards = [TOKENS, documents([5, 30], seed=1), documents([2], seed=2)]
     together = evaluate(model, shards, EOT, B=4)
     assert evaluate(model, shards, EOT, B=B) == pytest.approx(together, rel=1e-6)
-    alone = [total_loss(model, tokens, EOT, B) for tokens in shards]  # a process each
-    assert sum(n for n, _ in alone) / sum(c for _, c in alone) == pytest.approx(together, rel=1e-6)
-    assert sum(c for _, c in alone) == sum(len(tokens) - 1 for tokens in shards)
+    alone = [token_losses(model, tokens, EOT, B) for tokens in shards]  # a process each
+    count = sum(len(tokens) - 1 for tokens in shards)
+    assert sum(nats.sum() for nats in alone) / count == pytest.approx(together, rel=1e-6)
 
 
 def test_dropout_is_off_while_evaluating_and_back_afterwards():
@@ -169,40 +162,12 @@ def test_each_tokens_loss_stands_at_its_place_and_they_sum_to_the_total():
     model = new_model(dropout=0.5)
     nats = token_losses(model, TOKENS, EOT, B=3)
     assert nats.shape == (len(TOKENS) - 1,)
-    total, count = total_loss(model, TOKENS, EOT)
-    assert nats.sum() == pytest.approx(total, rel=1e-6) and count == len(nats)
+    assert nats.mean() == pytest.approx(evaluate(model, [TOKENS], EOT), rel=1e-6)
     for start, new, stop in windows(TOKENS, 16, EOT):
         x = torch.from_numpy(TOKENS[start : stop + 1].astype(np.int64))
         with evaluating(model), torch.no_grad():
             expected = F.cross_entropy(model(x[None, :-1])[0][0], x[1:], reduction="none")[new - start :]
         assert nats[new:stop] == pytest.approx(expected.numpy(), rel=1e-5)
-
-
-def test_the_standard_error_is_the_scatter_over_sets_of_documents():
-    dice = np.random.default_rng(0)
-
-    def a_set(n=80):
-        lengths = dice.integers(1, 40, n)
-        level = dice.normal(2, 0.5, n).repeat(lengths + 1)  # documents differ, their tokens are alike
-        tokens = np.concatenate([[EOT, *[1] * size] for size in lengths] + [[EOT]])
-        return level + dice.normal(0, 0.1, len(level)), tokens
-
-    results = [mean_and_error(*a_set(), EOT) for _ in range(400)]
-    scatter = np.std([mean for mean, _ in results])
-    assert np.mean([error for _, error in results]) == pytest.approx(scatter, rel=0.15)
-    nats, tokens = a_set()
-    assert mean_and_error(nats, tokens, EOT)[0] == pytest.approx(nats.mean())
-    assert nats.std() / len(nats) ** 0.5 < 0.6 * scatter  # as if tokens were independent
-    assert np.isnan(mean_and_error(nats[:1], tokens[:2], EOT)[1])
-
-
-def test_the_standard_error_of_two_documents_by_hand():
-    """With so few, the factor n / (n - 1) doubles the variance."""
-    tokens, nats = np.array([EOT, 1, EOT, 1, EOT]), np.array([1.0, 1.0, 3.0, 3.0])
-    mean, error = mean_and_error(
-        nats, tokens, EOT
-    )  # sums 2 and 6, each of two tokens; the mean expects 4 twice
-    assert mean == 2.0 and error == pytest.approx((((2 - 4) ** 2 + (6 - 4) ** 2) * 2 / 1) ** 0.5 / 4)
 
 
 class Halves(torch.nn.Module):
@@ -221,52 +186,3 @@ def test_losses_are_computed_in_float32_whatever_the_logits_are():
     logits = Halves()(torch.zeros(1, 9))[0][0].float()
     expected = F.cross_entropy(logits, torch.from_numpy(tokens[1:].astype(np.int64)), reduction="none")
     assert token_losses(Halves(), tokens, EOT) == pytest.approx(expected.numpy(), rel=1e-6)
-
-
-def megabyte() -> str:
-    """A megabyte of UTF-8 from characters of one, two, three and four bytes, spaces and line breaks."""
-    dice = random.Random(0)
-    ranges = [
-        (97, 26),
-        (0xE0, 30),
-        (0x3B1, 24),
-        (0x430, 32),
-        (0x4E00, 20000),
-        (0xAC00, 11172),
-        (0x1F300, 700),
-    ]
-    letters = [chr(begin + dice.randrange(n)) for begin, n in ranges for _ in range(600)] + [
-        " ",
-        "\n",
-        "  ",
-    ] * 200
-    text = "".join(dice.choices(letters, k=450_000))
-    assert len(text.encode()) > 1_000_000
-    return text
-
-
-def adds_up(tokenizer, text: str) -> None:
-    ids, sizes = tokenizer.encode(text), token_bytes(tokenizer)
-    assert sizes.shape == (tokenizer.vocab_size,) and sizes[tokenizer.eot] == 0
-    assert sizes[ids].sum() == len(text.encode())
-    decoded = sum(len(tokenizer.decode([i]).encode()) for i in ids)
-    assert decoded > 1.1 * len(text.encode())  # the bug: half a character counts three bytes
-
-
-def test_the_tokens_bytes_add_up_to_a_megabyte_of_unicode():
-    text = megabyte()
-    adds_up(BPETokenizer.train(text[:20_000], 600), text)
-
-
-def test_gpt2s_tokens_bytes_add_up_to_a_megabyte_of_unicode(gpt2_vocab):
-    adds_up(BPETokenizer.gpt2(), megabyte())
-
-
-def test_bits_per_byte_are_the_same_for_two_tokenizers_that_code_alike():
-    text = "the moon — 月 🌙 " * 50
-    for tokenizer in (BPETokenizer([bytes([b]) for b in range(256)]), BPETokenizer.train(text, 270)):
-        ids = np.array([tokenizer.eot, *tokenizer.encode(text)])
-        nats = np.full(len(ids) - 1, len(text.encode()) * 2 * np.log(2) / (len(ids) - 1))  # two bits a byte
-        assert bits_per_byte(nats, ids, token_bytes(tokenizer)) == pytest.approx(2)
-    with pytest.raises(ValueError, match="at least one token"):
-        bits_per_byte(np.ones(1), np.array([1, tokenizer.eot]), token_bytes(tokenizer))

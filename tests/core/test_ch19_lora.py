@@ -6,6 +6,8 @@ import json
 import pytest
 import torch
 
+from nanogpt.checkpoint import save
+from nanogpt.labs.kernels.columns import by_columns
 from nanogpt.lora import (
     ADAPTER,
     TARGETS,
@@ -22,7 +24,7 @@ from nanogpt.lora import (
     weight_update,
 )
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.sampling import by_columns, generate, load
+from nanogpt.sampling import generate, load
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import make_optimizer, train_step
 from nanogpt.weights import load_model, save_model
@@ -236,13 +238,24 @@ def test_an_adapters_folder_is_a_checkpoint(beside, monkeypatch):
     torch.testing.assert_close(loaded(x[:1, :1])[0], expected[:1, :1], atol=1e-5, rtol=1e-5)
 
 
+def test_a_runs_folder_is_its_newest_checkpoint(tmp_path):
+    tokenizer = BPETokenizer.train("the cat sat on the mat. " * 9, 260)
+    models = {step: new_model(seed=step, vocab_size=tokenizer.vocab_size) for step in (9, 10)}
+    for step, model in models.items():
+        save(tmp_path, step, model, {}, tokenizer)
+    for place, step in ((tmp_path, 10), (tmp_path / "step_000009", 9)):
+        loaded, words = load(str(place))
+        assert all(map(torch.equal, loaded.parameters(), models[step].parameters()))
+        assert words.vocab_size == tokenizer.vocab_size
+
+
 def test_an_adapter_whose_base_is_gone_unnamed_or_another_is_one_clear_sentence(beside):
     folder, model = beside
     save_model(new_model(seed=1, vocab_size=260), folder / "model")
     with pytest.raises(ValueError, match="trained beside other weights"):
         load(str(folder / "adapter"))
     (folder / "model").rename(folder / "gone")
-    with pytest.raises(FileNotFoundError, match=r"is not there, and the adapter in .* needs it as its base"):
+    with pytest.raises(FileNotFoundError, match="model' is no folder"):
         load(str(folder / "adapter"))
     save_adapter(model, folder / "adapter")
     with pytest.raises(ValueError, match="names no base_model; save_adapter"):

@@ -290,7 +290,7 @@ def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config, capsys
         "openai-community/gpt2"
     )
     for place, same in ((run.folder, run.kept), (run.folder / "best", best)):
-        model, tokenizer = load_for_sampling(str(place))
+        model, tokenizer = load_for_sampling(str(checkpoint.chosen(place)))
         assert all(map(torch.equal, model.parameters(), load_model(same).parameters())) and tokenizer
     never = trainer.fit(config(eval_every=0, run_dir=str(run.folder.parent / "never")))
     assert f"sample --checkpoint {never.folder}\n" in capsys.readouterr().out

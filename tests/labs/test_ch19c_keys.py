@@ -162,7 +162,7 @@ def test_a_base_that_was_trained_further_is_refused(place):
     before = {path: path.read_bytes() for path in (place / "base").iterdir()}
     try:
         save_model(other, place / "base")
-        with pytest.raises(ValueError, match="init_from has other weights than those that the adapter in"):
+        with pytest.raises(ValueError, match="was trained beside other weights than this model's"):
             fitted(place, "orphan")
     finally:
         for path, data in before.items():

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from nanogpt import evaluate as evals
 from nanogpt.config import Config, Model, Optim, Run, Train
 from nanogpt.data import BatchStream
+from nanogpt.labs.evals import measures
 from nanogpt.labs.long_run.trainer import one_step
 from nanogpt.labs.long_run.training import Training
 from nanogpt.model import GPT, GPTConfig
@@ -138,7 +138,7 @@ def test_bytes_by_decoding_bite():
 
 def test_bytes_by_decoding_are_absent():
     tokenizer = BPETokenizer.train("only plain English", 270)
-    assert evals.token_bytes(tokenizer)[tokenizer.encode(UNICODE)].sum() == len(UNICODE.encode())
+    assert measures.token_bytes(tokenizer)[tokenizer.encode(UNICODE)].sum() == len(UNICODE.encode())
 
 
 # --- 4: autocast given a device with an index ----------------------------------------------------------------

@@ -68,6 +68,7 @@ class GroupedAttention(nn.Module):
     def __init__(self, config: LlamaConfig):
         super().__init__()
         C, self.head_size = config.n_embd, config.head_size
+        self.n_head = config.n_kv_head  # of keys and values, for which chapter 08's cache makes room
         self.c_q = nn.Linear(C, config.n_head * config.head_size, bias=False)
         self.c_k = nn.Linear(C, config.n_kv_head * config.head_size, bias=False)
         self.c_v = nn.Linear(C, config.n_kv_head * config.head_size, bias=False)
@@ -81,10 +82,11 @@ class GroupedAttention(nn.Module):
         k = self.c_k(x).unflatten(2, (-1, d)).transpose(1, 2)  # (B, n_kv_head, T, d)
         v = self.c_v(x).unflatten(2, (-1, d)).transpose(1, 2)
         q, k = rotate(self.q_norm(q), angles), rotate(self.k_norm(k), angles)
-        if cache is not None:
-            y = cache(q, k, v)
-        else:
+        if cache is None:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        else:  # of the queries that share a head, the first ask the cache, then the second, and so on
+            groups = q.unflatten(1, (self.n_head, -1)).unbind(2)
+            y = torch.stack([cache(group, k, v) for group in groups], 2).flatten(1, 2)
         return self.c_proj(y.transpose(1, 2).flatten(2))
 
 
@@ -121,6 +123,8 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config, V, C = config, config.vocab_size, config.n_embd
+        # what add_lora's words mean here (chapter 19)
+        self.lora_names = {"c_attn": ("c_q", "c_k", "c_v"), "c_fc": ("c_fc", "c_gate")}
         with torch.random.fork_rng(devices=[]):  # PyTorch's own initialisation draws numbers; see chapter 05
             blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config.n_layer))
             parts = {"wte": nn.Embedding(V, C), "h": blocks, "ln_f": RMSNorm(C, config.norm_eps)}

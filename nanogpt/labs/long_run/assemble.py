@@ -35,7 +35,7 @@ from nanogpt.labs.parallel.laid_out import (
     saved_weights,
 )
 from nanogpt.labs.tuning.answers import only_answers
-from nanogpt.lora import add_lora, lora_parameters, take_adapter
+from nanogpt.lora import add_lora, load_adapter, lora_parameters
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import LossScaler, why_not
 from nanogpt.shards import load_manifest, open_shards, read_shard
@@ -179,7 +179,8 @@ def compare(config: Config, saved: dict) -> None:
 def take_weights(run: Training, folder: Path) -> None:
     """Give the run's model, in any layout, the weights of a checkpoint; of one in parts also the moments."""
     if lora_parameters(run.model):
-        return take_adapter(run.model, folder)
+        load_adapter(run.model, folder)
+        return
     if not is_in_parts(folder):
         return fill(run.model, saved_weights(folder))
     if (tp := run.config.parallel.tp) > 1:

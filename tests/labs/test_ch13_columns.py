@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from nanogpt.labs.kernels.columns import ColumnLinear, by_columns
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.sampling import ColumnLinear, by_columns, generate
+from nanogpt.sampling import generate
 
 CONFIG = GPTConfig(block_size=24, vocab_size=61, n_layer=3, n_head=2, n_embd=64)
 
