@@ -1,16 +1,15 @@
 """A checkpoint: a directory a step, whole or not there, proved by hashes.
 
-Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17d_assembly.ipynb,
-notebooks/19c_fine_tuning_runs.ipynb and notebooks/21_sharding.ipynb.
+Exported from notebooks/17b_checkpoints.ipynb, grown by notebooks/17d_assembly.ipynb and
+notebooks/21_sharding.ipynb.
 """
 
 import json
 import os
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -19,7 +18,6 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 
 from nanogpt.files import atomically, save_json
-from nanogpt.lora import lora_parameters, save_adapter
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT
 from nanogpt.shards import file_sha256, manifest_sha256
@@ -77,27 +75,30 @@ def to_disk(path: Path) -> None:
         os.close(handle)
 
 
-def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None, parts=None) -> Path:
-    """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes.
-
-    Of a model with adapters, these alone are written, and where their base is: state["config"]["init_from"].
-    parts: a folder in which all ranks have written the weights in parts; it becomes the checkpoint's.
-    """
+def save(
+    folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None, write: Callable = save_model
+) -> Path:
+    """Write folder/step_000123, whole or not at all: weights, as write(model, folder) does it, state, a manifest of hashes."""
     target = Path(folder) / f"step_{step:06d}"
-    aside, tensors = target.with_name(f".{target.name}.tmp"), {}
+    aside = target.with_name(f".{target.name}.tmp")
+    tensors = {}
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        if parts is None:
-            save_weights(aside, model, state)
-        else:
-            os.rename(parts, aside)
-            save_json(aside / "config.json", asdict(model.config))
+        # all files, in a folder of another name
+        write(model, aside)
         save_json(aside / "state.json", pack(state, "state", tensors))
         with atomically(aside / "state.safetensors") as file:
             file.write(serialize(tensors))
         if tokenizer is not None:
             tokenizer.save(aside / "tokenizer.json")
-        seal(aside, target, step)
+        manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
+        save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
+        # on the disk, and then by its own name
+        for path in (*aside.iterdir(), aside):
+            to_disk(path)
+        shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
+        os.rename(aside, target)
+        to_disk(target.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
@@ -194,25 +195,6 @@ def chosen(place: str | Path) -> Path:
         how = f"join('{found}', 'model') of nanogpt.labs.parallel.laid_out (chapter 21d)"
         raise ValueError(f"{found} is in parts; make a model of it with {how}")
     return found
-
-
-def save_weights(folder: Path, model: GPT, state: dict) -> None:
-    """Those of a checkpoint; of a model with adapters these alone, and where their base is."""
-    if lora_parameters(model):
-        save_adapter(model, folder, state["config"]["init_from"])
-    else:
-        save_model(model, folder)
-
-
-def seal(aside: Path, target: Path, step: int) -> None:
-    """Write the manifest of a folder's files, wait for the disk, and give the folder its name."""
-    manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
-    save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
-    for path in (*aside.iterdir(), aside):
-        to_disk(path)
-    shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
-    os.rename(aside, target)
-    to_disk(target.parent)
 
 
 def is_in_parts(checkpoint: Path) -> bool:

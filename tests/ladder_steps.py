@@ -1,4 +1,4 @@
-"""Chapters 14b and 14c: ladders whose steps take no time."""
+"""Chapters 14b: ladders whose steps take no time."""
 
 ROOF = {"device": "cpu", "flops": {"float32": 1e11, "bfloat16": 4e11}, "bandwidth": 2e10}
 MACHINE = {"device": "a CPU", "versions": {}, "date": "2026-11-23", "load": 0.0, "roofline": ROOF}

@@ -24,7 +24,6 @@ CHAPTERS = {
     "13": "nice numbers",
     "14": "ladder",
     "14b": "climb",
-    "14c": "command",
     "15": "recipe",
     "15b": "worth",
     "16": "real text",
@@ -68,12 +67,8 @@ CHAPTERS = {
 
 # Sittings that a reader may leave out: the others can be read without them.
 OPTIONAL = {
-    "14c",
     "16b",
     "16c",
-    "17d",
-    "17e",
-    "17f",
     "18b",
     "19b",
     "19c",

@@ -35,7 +35,7 @@ TOGETHER = {
     "machines": "test_repository_machines",
     "tokenizer": "test_ch01_tokenizer",
     "rungs": "test_ch14_rungs",
-    "climb": "test_ch14c_command",
+    "climb": "test_ch14b_command",
 }
 
 

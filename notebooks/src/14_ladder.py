@@ -834,7 +834,7 @@ r"""
 The columns are the forecast, the gain over the rung below, and the memory. Beside them are the lecture's times and their ratio to the
 forecast, as above.
 
-`python -m nanogpt ladder --predict T4` prints the forecast of another GPU. (The command is made in chapters 14c and 17d.) On a
+`python -m nanogpt ladder --predict T4` prints the forecast of another GPU. (The command is made in chapters 14b and 17d.) On a
 T4, which has neither TF32 nor bfloat16, the ladder goes by way of fp16.
 """
 

@@ -1271,6 +1271,51 @@ class DocumentStream(DocumentStream):
 
 # %% [markdown]
 r"""
+Two programs that write into one folder would destroy each other's files. `alone_in` keeps the second one out: the operating system gives a lock to one process, and takes it back when that
+process ends, however that happens. Nothing is left behind that somebody would have to delete by hand. We ask for the same folder twice:
+"""
+
+
+# %%
+#| export files
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
+    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
+    if out.is_file():
+        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "ab") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+# %%
+try:
+    with alone_in(Path("../data/built/alone")), alone_in(Path("../data/built/alone")):
+        print("two programs would write into it")
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+r"""
 ## Checkpoint
 
 Exports the finished functions, imports their modules in a fresh process and runs the chapter's tests.

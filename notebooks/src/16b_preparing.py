@@ -89,7 +89,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -379,35 +378,9 @@ r"""
 The command needs the following cells, but they say nothing new about language models: locks, processes, signals, a command line. If you are not
 curious, skip to "A run that is killed".
 
-*A folder that is in use, or finished.* Two runs that merge in one folder would delete each other's chunks. The operating system
-gives a lock to one of them, or shares it among any number of parts, and takes it back when the process ends, however that happens.
+*A folder that is in use, or finished.* Two runs that merge in one folder would delete each other's chunks. Chapter 16's `alone_in` gives the folder to one of them, or shares it among any number of parts.
 A run that finds a finished folder checks it again, because a shard may have been damaged or deleted, or the text may have changed.
 """
-
-
-# %%
-#| export labs.corpora.chunks
-@contextmanager
-def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
-    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
-    if out.is_file():
-        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "ab") as file:
-        try:
-            if os.name == "nt":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
 
 
 # %%
@@ -505,6 +478,9 @@ def check_options(out: Path, val, test, workers: int | None, shard_tokens: int, 
 
 # %%
 #| export
+from nanogpt.files import alone_in
+
+
 def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | os.PathLike = "gpt2", val=0.01,
             test=0.01, paragraphs=False, workers: int | None = None, shard_tokens=100_000_000,
             part: str | None = None, chunk: int | None = None, block=1 << 20, column="text") -> dict | None:  # fmt: skip

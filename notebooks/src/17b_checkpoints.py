@@ -45,7 +45,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -333,7 +333,7 @@ A power cut (case 3) is worse than a kill. When a process has written a file, it
 the contents. Pillai et al. (2014) found this mistake in databases and in version control systems. The system call `fsync` waits until a file is really on the
 disk; we say that it *flushes* the file. So `save` works in this order: write the files, flush each of them, flush the folder, rename it, flush the folder above it.
 
-The last file that `save` writes is a *manifest*, a list of the other files with the SHA-256 of each. We shall need it for case 4.
+`write` is the function that writes the weights; another one may write less than all of them. The last file that `save` writes is a *manifest*, a list of the other files with the SHA-256 of each. We shall need it for case 4.
 """
 
 
@@ -352,13 +352,17 @@ def to_disk(path: Path) -> None:
 
 # %%
 #| export
-def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None) -> Path:
-    """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes."""
+def save(
+    folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None, write: Callable = save_model
+) -> Path:
+    """Write folder/step_000123, whole or not at all: weights, as write(model, folder) does it, state, a manifest of hashes."""
     target = Path(folder) / f"step_{step:06d}"
-    aside, tensors = target.with_name(f".{target.name}.tmp"), {}
+    aside = target.with_name(f".{target.name}.tmp")
+    tensors = {}
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        save_model(model, aside)
+        # all files, in a folder of another name
+        write(model, aside)
         save_json(aside / "state.json", pack(state, "state", tensors))
         with atomically(aside / "state.safetensors") as file:
             file.write(serialize(tensors))
@@ -366,6 +370,7 @@ def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None)
             tokenizer.save(aside / "tokenizer.json")
         manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
         save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
+        # on the disk, and then by its own name
         for path in (*aside.iterdir(), aside):
             to_disk(path)
         shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again

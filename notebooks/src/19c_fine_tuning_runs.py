@@ -20,6 +20,7 @@ This sitting adds the three keys, one after the other. The loop, the step and th
 # %%
 #| default_exp labs.tuning.answers
 #| doc labs.tuning.answers: The loss on answers alone: which tokens belong to an answer, in training and in validation.
+#| doc labs.tuning.adapters: What a run with adapters writes into its checkpoints.
 import os
 import random
 import shutil
@@ -239,25 +240,27 @@ except ValueError as error:
 r"""
 The optimizer needs no change. Chapter 15's `make_optimizer` takes the parameters that are not frozen, and these are the adapters.
 
-A checkpoint of such a run should keep the adapters alone, since the base is in `init_from` already. Then it is an adapter's folder as in chapter 19, which names its base, and `sample` and `eval` can read it. So `save_weights` asks what the model has. (`save`, which calls it, grows in the appendix.)
+A checkpoint of such a run should keep the adapters alone, since the base is in `init_from` already. Then it is an adapter's folder as in chapter 19, which names its base, and `sample` and `eval` can read it. So `weights_writer` chooses the function that chapter 17b's `save` calls for the weights. (The trainer's `keep_run` passes it on: in the appendix.)
 """
 
 
 # %%
-#| export checkpoint
-from nanogpt.lora import lora_parameters, save_adapter
+#| export labs.tuning.adapters
+from collections.abc import Callable
+from functools import partial
+
+from nanogpt.config import Config
+from nanogpt.lora import save_adapter
+from nanogpt.weights import save_model
 
 
-def save_weights(folder: Path, model: GPT, state: dict) -> None:
-    """Those of a checkpoint; of a model with adapters these alone, and where their base is."""
-    if lora_parameters(model):
-        save_adapter(model, folder, state["config"]["init_from"])
-    else:
-        save_model(model, folder)
+def weights_writer(config: Config) -> Callable:
+    """What writes the weights of a checkpoint: of a run with adapters these alone, and where their base is."""
+    return partial(save_adapter, base_model=config.init_from) if config.lora.rank else save_model
 
 
 # %%
-save_weights(RUNS / "first", model, {"config": config_dict(adapting)})
+weights_writer(adapting)(model, RUNS / "first")
 print(*sorted(path.name for path in (RUNS / "first").iterdir()))
 
 # %% [markdown]
@@ -631,67 +634,42 @@ That is all. Each key changed one of the functions that put a run together. The 
 
 # %% [markdown]
 r"""
-## Appendix: the other functions of the trainer
+## Appendix: the trainer's own functions
 
-`save` of chapter 17b calls `save_weights` now. So that it does not become too long, its last lines, which write the manifest and give the folder its name, are a function of their own.
+`keep_run` of chapter 17f passes the writer on to `save`.
 """
+
 
 # %%
 import math
 from dataclasses import replace
-from functools import partial
 
 from nanogpt import optim
-from nanogpt.checkpoint import MANIFEST, pack, serialize, to_disk
-from nanogpt.files import atomically, save_json
+from nanogpt.checkpoint import save
 from nanogpt.labs.plan.dryrun import measure_roofline, say_time, shape_of, step_seconds
 from nanogpt.model import num_params
 from nanogpt.precision import READS
-from nanogpt.roofline import Roofline, timings
-from nanogpt.roofline import memory_by_category, predict_step
-from nanogpt.shards import file_sha256, manifest_sha256
+from nanogpt.roofline import Roofline, memory_by_category, predict_step, timings
 from nanogpt.training import train_step
 
-
 # %%
-#| export checkpoint
-def seal(aside: Path, target: Path, step: int) -> None:
-    """Write the manifest of a folder's files, wait for the disk, and give the folder its name."""
-    manifest = {"step": step, "files": {p.name: file_sha256(p) for p in sorted(aside.iterdir())}}
-    save_json(aside / MANIFEST, manifest | {"sha256": manifest_sha256(manifest)})
-    for path in (*aside.iterdir(), aside):
-        to_disk(path)
-    shutil.rmtree(target, ignore_errors=True)  # only a damaged one is written again
-    os.rename(aside, target)
-    to_disk(target.parent)
+#| export labs.long_run.trainer
+#| grows keep_run
+import os
 
 
-# %%
-#| export checkpoint
-#| grows save
-def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None) -> Path:
-    """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes.
-
-    Of a model with adapters, these alone are written, and where their base is: state["config"]["init_from"].
-    """
-    target = Path(folder) / f"step_{step:06d}"
-    aside, tensors = target.with_name(f".{target.name}.tmp"), {}
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        save_weights(aside, model, state)
-        save_json(aside / "state.json", pack(state, "state", tensors))
-        with atomically(aside / "state.safetensors") as file:
-            file.write(serialize(tensors))
-        if tokenizer is not None:
-            tokenizer.save(aside / "tokenizer.json")
-        seal(aside, target, step)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return target
+def keep_run(run: Training, metrics) -> None:
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept != folder:
+        os.fsync(metrics.fileno())
+        write = weights_writer(run.config)
+        save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer, write)
+        run.kept = folder
 
 
 # %%
-saved = save(RUNS / "appendix", 1, model, {"config": config_dict(adapting)})
+saved = save(RUNS / "appendix", 1, model, {"config": config_dict(adapting)}, write=weights_writer(adapting))
 print(*sorted(path.name for path in saved.iterdir()))
 
 # %% [markdown]

@@ -126,7 +126,7 @@ from nanogpt.config import Config, config_dict
 from nanogpt.data import BatchStream
 from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences
 from nanogpt.distributed import torchrun_ranks
-from nanogpt.labs.corpora.chunks import alone_in
+from nanogpt.files import alone_in
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.shards import document_starts
 
@@ -550,13 +550,17 @@ def pace(run: Training, seconds: float) -> dict:
 #| export labs.long_run.trainer
 #| grows keep_run
 #| grows tidy
+from nanogpt.labs.tuning.adapters import weights_writer
+
+
 def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
     folder = run.folder / f"step_{run.step:06d}"
     if run.kept != folder:
         if run.ranks.rank == 0:
             os.fsync(metrics.fileno())
-            save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+            write = weights_writer(run.config)
+            save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer, write)
         run.kept = folder
 
 

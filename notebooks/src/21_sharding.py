@@ -1008,52 +1008,13 @@ DRILLS = {"stages": stages, "parts": around_a_checkpoint}
 r"""
 ## Appendix: a run's checkpoint in parts
 
-A run needs more than weights and moments: its place in the data, its random states, and hashes. Chapter 21d lets the trainer save in parts. Its checkpoint is chapter 17b's, and three functions have to know that the weights may be in parts.
-
-`save` of chapter 17b gets the folder into which all ranks have written their parts. It takes it over in the place of the model's file, and does the rest as before. `clean` of chapter 17d removes what a kill has left of it, since its name ends with `.tmp`.
+A run needs more than weights and moments: its place in the data, its random states, and hashes. Chapter 21d lets the trainer save in parts: its checkpoint is chapter 17b's, whose `save` takes a function that writes the weights. Two functions have to know that the weights may be in parts. The first one looks:
 """
 
 
 # %%
-import os
-import shutil
-
-from nanogpt.checkpoint import latest, pack, save_weights, seal, serialize
-from nanogpt.files import atomically, save_json
+from nanogpt.checkpoint import latest
 from nanogpt.metrics import read_metrics
-
-# %%
-#| export checkpoint
-from dataclasses import asdict
-
-
-# %%
-#| export checkpoint
-#| grows save
-def save(folder: str | Path, step: int, model: GPT, state: dict, tokenizer=None, parts=None) -> Path:
-    """Write folder/step_000123, whole or not at all: weights as save_model writes them, state, a manifest of hashes.
-
-    Of a model with adapters, these alone are written, and where their base is: state["config"]["init_from"].
-    parts: a folder in which all ranks have written the weights in parts; it becomes the checkpoint's.
-    """
-    target = Path(folder) / f"step_{step:06d}"
-    aside, tensors = target.with_name(f".{target.name}.tmp"), {}
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        if parts is None:
-            save_weights(aside, model, state)
-        else:
-            os.rename(parts, aside)
-            save_json(aside / "config.json", asdict(model.config))
-        save_json(aside / "state.json", pack(state, "state", tensors))
-        with atomically(aside / "state.safetensors") as file:
-            file.write(serialize(tensors))
-        if tokenizer is not None:
-            tokenizer.save(aside / "tokenizer.json")
-        seal(aside, target, step)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return target
 
 
 # %%

@@ -647,21 +647,34 @@ r"""
 For a model of 175 billion parameters, gathering brings 2.1 TB through one process. No CPU holds that, and all other GPUs wait. So large runs save in parts. With `parallel.save_parts=true` each rank writes its own parts, by chapter 21's `save_parts`, and nobody gathers anything. The rules of chapter 17b stay the same. The parts go into a folder with a
 temporary name. When the last rank has written, rank 0 adds the rest of the run's state and the manifest of hashes, and gives the folder its name. If a rank is killed before that, the checkpoint before it is still the newest one, and complete.
 
-`written_by` says what goes into a checkpoint: the gathered model and the state, or the folder with all ranks' parts. Chapter 21's `save` takes either of them.
+`written_by` says what goes into a checkpoint: the gathered model and the state, or all ranks' parts; and the function with which chapter 17b's `save` writes the weights.
 """
 
 
 # %%
 #| export
-def written_by(run) -> tuple[GPT, dict, Path | None]:
-    """What a checkpoint of this run holds: model, state, and the folder of parts or None. All ranks call it."""
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+
+from nanogpt.files import save_json
+from nanogpt.labs.tuning.adapters import weights_writer
+
+
+def written_by(run) -> tuple[GPT, dict, Callable]:
+    """What a checkpoint of this run holds: model, state, and what writes the weights. All ranks call it."""
     if not (run.config.parallel.save_parts and is_laid_out(run.model)):
-        return gathered_model(run.model), run.state_dict(), None
+        return gathered_model(run.model), run.state_dict(), weights_writer(run.config)
     from nanogpt.fsdp import save_parts  # here: its imports take a second
 
     parts = run.folder / f".step_{run.step:06d}.parts.tmp"
     save_parts(parts, run.model, run.optimizer)  # returns when all have written
-    return run.model, replace(run, optimizer=None).state_dict(), parts
+
+    def write(model: GPT, folder: Path) -> None:
+        os.rename(parts, folder)
+        save_json(folder / "config.json", asdict(model.config))
+
+    return run.model, replace(run, optimizer=None).state_dict(), write
 
 
 # %% [markdown]
@@ -1173,10 +1186,10 @@ def keep_run(run: Training, metrics) -> None:
     folder = run.folder / f"step_{run.step:06d}"
     if run.kept == folder:
         return
-    model, state, parts = written_by(run)
+    model, state, write = written_by(run)
     if run.ranks.rank == 0:
         os.fsync(metrics.fileno())
-        save(run.folder, run.step, model, state, run.tokenizer, parts)
+        save(run.folder, run.step, model, state, run.tokenizer, write)
     run.kept = folder
 
 

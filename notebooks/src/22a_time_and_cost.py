@@ -16,14 +16,12 @@ python -m nanogpt plan --model gpt2-124M --device A100-80GB --dp 8 --tokens 10e9
 import csv
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from course.figures import planner as figures
 from course.local_ranks import fake_ranks, traced
 from course.notebook import answer, checkpoint, predict, predictions
 from nanogpt.fsdp import shard
-from nanogpt.labs.parallel.tensor import split
 from nanogpt.labs.plan.budget import Cluster, average_seconds, ring_bandwidth
 from nanogpt.model import GPT, GPTConfig, num_params
 
@@ -193,7 +191,7 @@ for sent_by in traffic(Step(GPTConfig(), 8, tp=2, pp=2)):
 r"""
 This is the first stage of a pipeline of two, whose six layers are cut for two ranks: 4 × 6 sums in the blocks, one more for the embeddings, one send forward and one back. The three sums of the loss belong to the last stage.
 
-Are these lists right? PyTorch has a process group that moves nothing: this process is rank 0 of n, every collective returns at once, and we count it. So DDP, FSDP2 (`fsdp.shard`, in float32 and in bf16) and tensor parallelism (`tensor.split`) run a
+Are these lists right? PyTorch has a process group that moves nothing: this process is rank 0 of n, every collective returns at once, and we count it. So DDP and FSDP2 (`fsdp.shard`, in float32 and in bf16) run a
 real step of a real model as one rank of many, without the others.
 
 *Predict.* With DDP, how many times as many bytes does a rank send when there are 1,024 ranks instead of 2? And how much does FSDP2 send in bf16, as a multiple of what DDP sends?
@@ -208,7 +206,7 @@ predict("22a.2", "FSDP2's bytes in bf16 over DDP's, at 1,024", guess=None, unit=
 
 # %% [markdown]
 r"""
-We wrap one small, wide model in four ways. For each way and each number of ranks we count the collectives of a real step and compare them with our lists.
+We wrap one small, wide model in three ways. For each way and each number of ranks we count the collectives of a real step and compare them with our lists.
 """
 
 # %%
@@ -217,7 +215,6 @@ WAYS = {  # how the model is wrapped, the program, on how many ranks
     "DDP": (DDP, "pytorch", RANKS),
     "FSDP2": (shard, "pytorch", RANKS),
     "FSDP2 bf16": (lambda model: shard(model, precision="bf16"), "pytorch-bf16", RANKS),
-    "tensor": (lambda model: split(model, init_device_mesh("cpu", (8,))), "pytorch", (8,)),
 }
 
 # %%
@@ -225,7 +222,7 @@ for way, (wrap, program, counts) in WAYS.items():
     for n in counts:
         with fake_ranks(n):
             calls = traced(wrap(GPT(wide)), *rows)
-        layout = {"tp": n} if way == "tensor" else {"dp": n, "shard": 0 if way == "DDP" else 3}
+        layout = {"dp": n, "shard": 0 if way == "DDP" else 3}
         formula = traffic(Step(wide, 1, 64, program, **layout))
         found = len(calls), sum(nbytes for _, nbytes in calls)
         derived = sum(s.calls for s in formula), sum(s.nbytes for s in formula)
@@ -898,7 +895,7 @@ To explore:
 
 1. ZeRO 1 or ZeRO 2? For GPT-2 124M on eight A100 with eight micro-batches, how much memory does stage 2 save over stage 1, and how much more does it send? Check: `--shard 1` and `--shard 2` with `--accumulate 8`, and once more with `--accumulate 1`.
 2. Run the planner on GPT-3 without `--recompute block`. How much more memory does it take, how much less time? Check: the difference of the activations is `tensors` of 96 / 16 layers × 16 micro-batches, less one block.
-3. Add sequence parallelism (Korthikanti et al. 2022, §4.2): each all-reduce becomes a reduce-scatter and an all-gather. Check against `traced` with `split(model, mesh, True)`.
+3. Add sequence parallelism (Korthikanti et al. 2022, §4.2): each all-reduce becomes a reduce-scatter and an all-gather. Check against `traced` with chapter 21b's `split(model, mesh, True)`.
 4. Measure the share that chapter 14's ladder reaches on your machine, and plan ten billion tokens with `--mfu`. Check: a step of the trainer, timed.
 5. Two machines of eight A100 with network cards of 12.5 GB/s (100 Gb/s): from which `--accumulate` on is the sending of DDP hidden? Check: the line *data parallel* disappears.
 

@@ -20,7 +20,8 @@ import tiktoken
 from texts import KINDS, files_in, write_csv, write_jsonl, write_source
 
 import nanogpt.labs.corpora.prepare
-from nanogpt.labs.corpora.chunks import CHUNKS, alone_in, make_chunk, merge_split, shards_in
+from nanogpt.files import alone_in
+from nanogpt.labs.corpora.chunks import CHUNKS, make_chunk, merge_split, shards_in
 from nanogpt.labs.corpora.prepare import in_processes, prepare
 from nanogpt.labs.corpora.sources import cut_files, find_files
 from nanogpt.labs.corpora.vocab import load_tokenizer, write_vocab

@@ -9,8 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -138,29 +137,6 @@ def merge(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
     manifest = save_manifest(out, made_of | {"source_sha256": sources, "splits": splits})
     shutil.rmtree(out / CHUNKS)
     return manifest
-
-
-@contextmanager
-def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
-    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
-    if out.is_file():
-        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "ab") as file:
-        try:
-            if os.name == "nt":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
 
 
 def finished(out: Path, plan: list[list[Span]], made_of: dict) -> dict | None:

@@ -1,6 +1,6 @@
 """The ladder climbed and drawn, and the command `ladder`.
 
-Exported from notebooks/14b_climb.ipynb, grown by notebooks/14c_command.ipynb.
+Exported from notebooks/14b_climb.ipynb.
 """
 
 import argparse

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from nanogpt.config import Config, config_dict
 from nanogpt.data import BatchStream
 from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences, torchrun_ranks
-from nanogpt.labs.corpora.chunks import alone_in
+from nanogpt.files import alone_in
 from nanogpt.labs.llama.keys import new_shape
 from nanogpt.labs.parallel.laid_out import evaluate_together, is_laid_out
 from nanogpt.labs.parallel.layout import data_parallel

@@ -1,7 +1,8 @@
 """The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
 
 Exported from notebooks/17e_long_run.ipynb, grown by notebooks/17f_killed_run.ipynb,
-notebooks/20a_many_processes.ipynb, notebooks/21d_layouts.ipynb and notebooks/24b_llama_runs.ipynb.
+notebooks/19c_fine_tuning_runs.ipynb, notebooks/20a_many_processes.ipynb, notebooks/21d_layouts.ipynb and
+notebooks/24b_llama_runs.ipynb.
 """
 
 import argparse
@@ -180,10 +181,10 @@ def keep_run(run: Training, metrics) -> None:
     folder = run.folder / f"step_{run.step:06d}"
     if run.kept == folder:
         return
-    model, state, parts = written_by(run)
+    model, state, write = written_by(run)
     if run.ranks.rank == 0:
         os.fsync(metrics.fileno())
-        save(run.folder, run.step, model, state, run.tokenizer, parts)
+        save(run.folder, run.step, model, state, run.tokenizer, write)
     run.kept = folder
 
 

@@ -4,10 +4,11 @@ Exported from notebooks/21d_layouts.ipynb.
 """
 
 import json
+import os
 import shutil
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +17,9 @@ from torch import Tensor, nn
 
 from nanogpt.distributed import Ranks, replicate
 from nanogpt.evaluate import evaluating, padded, windows
+from nanogpt.files import save_json
 from nanogpt.labs.parallel.layout import data_parallel
+from nanogpt.labs.tuning.adapters import weights_writer
 from nanogpt.model import GPT, GPTConfig, init_weight
 from nanogpt.optim import decay_groups, make_optimizer
 from nanogpt.precision import autocast
@@ -153,15 +156,20 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
     return (sums[0] / sums[1]).item()
 
 
-def written_by(run) -> tuple[GPT, dict, Path | None]:
-    """What a checkpoint of this run holds: model, state, and the folder of parts or None. All ranks call it."""
+def written_by(run) -> tuple[GPT, dict, Callable]:
+    """What a checkpoint of this run holds: model, state, and what writes the weights. All ranks call it."""
     if not (run.config.parallel.save_parts and is_laid_out(run.model)):
-        return gathered_model(run.model), run.state_dict(), None
+        return gathered_model(run.model), run.state_dict(), weights_writer(run.config)
     from nanogpt.fsdp import save_parts  # here: its imports take a second
 
     parts = run.folder / f".step_{run.step:06d}.parts.tmp"
     save_parts(parts, run.model, run.optimizer)  # returns when all have written
-    return run.model, replace(run, optimizer=None).state_dict(), parts
+
+    def write(model: GPT, folder: Path) -> None:
+        os.rename(parts, folder)
+        save_json(folder / "config.json", asdict(model.config))
+
+    return run.model, replace(run, optimizer=None).state_dict(), write
 
 
 def join(checkpoint: str | Path, folder: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""The command of chapter 14c forecasts first, halves a batch that does not fit, and refuses what cannot be."""
+"""The command of chapter 14b forecasts first, halves a batch that does not fit, and refuses what cannot be."""
 
 import argparse
 import json
