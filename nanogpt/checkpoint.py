@@ -175,6 +175,11 @@ def repair(path: Path, step: int) -> dict | None:
     return own
 
 
+def is_in_parts(checkpoint: Path) -> bool:
+    """Whether ranks wrote a checkpoint each its own parts; else it has a model.safetensors."""
+    return (checkpoint / ".metadata").exists()
+
+
 def chosen(place: str | Path) -> Path:
     """The checkpoint of a run's folder: runs/x is its newest complete one, runs/x/best that of its lowest validation loss.
 
@@ -195,8 +200,3 @@ def chosen(place: str | Path) -> Path:
         how = f"join('{found}', 'model') of nanogpt.labs.parallel.laid_out (chapter 21d)"
         raise ValueError(f"{found} is in parts; make a model of it with {how}")
     return found
-
-
-def is_in_parts(checkpoint: Path) -> bool:
-    """Whether ranks wrote a checkpoint each its own parts; else it has a model.safetensors."""
-    return (checkpoint / ".metadata").exists()

@@ -201,6 +201,19 @@ class LlamaKeys:
     tied: bool = True  # lm_head is wte, as in GPT-2; large models have two matrices
 
 
+def check_together(model: Model, optim: Optim, train: Train) -> None:
+    """ValueError where the batch is no whole number of micro-batches, or the schedule is longer than the run."""
+    steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
+    if train.batch_tokens % rows:
+        near = max(1, round(train.batch_tokens / rows)) * rows
+        said = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
+        raise ValueError(f"{said} × model.block_size={model.block_size}, as {near} is")
+    if optim.warmup > train.max_steps:
+        raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
+    if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
+        raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {steps}")
+
+
 @dataclass(frozen=True)
 class Config:
     """A run. ValueError, naming the keys, where its parts cannot work together."""
@@ -245,19 +258,6 @@ def load_labs(config: Config) -> list[ModuleType]:
         if value != default:
             asked.append(importlib.import_module(lab))
     return asked
-
-
-def check_together(model: Model, optim: Optim, train: Train) -> None:
-    """ValueError where the batch is no whole number of micro-batches, or the schedule is longer than the run."""
-    steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
-    if train.batch_tokens % rows:
-        near = max(1, round(train.batch_tokens / rows)) * rows
-        said = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
-        raise ValueError(f"{said} × model.block_size={model.block_size}, as {near} is")
-    if optim.warmup > train.max_steps:
-        raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
-    if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
-        raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {steps}")
 
 
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:

@@ -107,16 +107,6 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "gloo" in said and any(word in said for word in words)
 
 
-def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
-    """The roll call after a collective has failed: what became of the other ranks, but for those that wait as well."""
-    told = []
-    # A thread asks: behind a cut cable the store itself never answers, and its calls know no time limit.
-    thread = Thread(target=lambda: told.append(roll_call(ranks, store, seconds)), daemon=True)
-    thread.start()
-    thread.join(2 * seconds)
-    return told[0] if told else "the store does not answer, so the host of rank 0 is gone or cut off"
-
-
 def roll_call(ranks: Ranks, store, seconds: float) -> str:
     """Wait until all others have written how they ended, or for `seconds`; those that do not wait, by name."""
     others = sorted(set(range(ranks.size)) - {ranks.rank})
@@ -129,6 +119,16 @@ def roll_call(ranks: Ranks, store, seconds: float) -> str:
         if said != "waits":
             lost.append(f"rank {rank} {said}")
     return "; ".join(lost) or "all wait as well: for something else (chapter 20b), or for the network"
+
+
+def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
+    """The roll call after a collective has failed: what became of the other ranks, but for those that wait as well."""
+    told = []
+    # A thread asks: behind a cut cable the store itself never answers, and its calls know no time limit.
+    thread = Thread(target=lambda: told.append(roll_call(ranks, store, seconds)), daemon=True)
+    thread.start()
+    thread.join(2 * seconds)
+    return told[0] if told else "the store does not answer, so the host of rank 0 is gone or cut off"
 
 
 # Groups that were left. DDP's reducer also holds the group. If it frees it last, the process can hang; if Python ends
@@ -147,6 +147,34 @@ def let_go() -> None:
     """Free the groups that were left, and with them their threads, while Python still runs."""
     gc.collect()  # a DDP in a reference cycle goes first
     LEFT.clear()
+
+
+def same_life(ranks: Ranks, store) -> str:
+    """A name that only the ranks of this life know: after a restart the store still says what the dead have set."""
+    me, others = uuid.uuid4().hex, range(1, ranks.size)
+    if ranks.rank:
+        store.set(f"here {ranks.rank}", me)
+        life = store.get(me).decode()  # rank 0 answers under the name that was given
+        store.set(f"{life} {ranks.rank}", "")
+        return life
+    for _ in range(30_000):  # 300 s and more
+        if store.check([f"{me} {r}" for r in others]):
+            return me
+        for rank in others:
+            if store.check([f"here {rank}"]):
+                store.set(store.get(f"here {rank}").decode(), me)
+        time.sleep(0.01)
+    raise TimeoutError(f"of {ranks.size} ranks not all have come")
+
+
+def open_group(ranks: Ranks, seconds: float):
+    """Meet the others at torchrun's store and open the default group, NCCL on GPUs and gloo on CPUs; the store."""
+    store, *_ = next(dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timedelta(seconds=300)))
+    store = dist.PrefixStore(same_life(ranks, store), store)
+    options = {"store": store, "rank": ranks.rank, "world_size": ranks.size}
+    gpu = {"device_id": ranks.device} if ranks.device.type == "cuda" else {}
+    dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds), **options, **gpu)
+    return dist.PrefixStore("ends", store)
 
 
 @contextmanager
@@ -192,34 +220,6 @@ def torchrun_ranks(prefer: str | None = None) -> Ranks:
     elif size > 1:
         device = torch.device("cpu")  # gloo carries nothing from an Apple GPU
     return Ranks(rank, local, size, device)
-
-
-def same_life(ranks: Ranks, store) -> str:
-    """A name that only the ranks of this life know: after a restart the store still says what the dead have set."""
-    me, others = uuid.uuid4().hex, range(1, ranks.size)
-    if ranks.rank:
-        store.set(f"here {ranks.rank}", me)
-        life = store.get(me).decode()  # rank 0 answers under the name that was given
-        store.set(f"{life} {ranks.rank}", "")
-        return life
-    for _ in range(30_000):  # 300 s and more
-        if store.check([f"{me} {r}" for r in others]):
-            return me
-        for rank in others:
-            if store.check([f"here {rank}"]):
-                store.set(store.get(f"here {rank}").decode(), me)
-        time.sleep(0.01)
-    raise TimeoutError(f"of {ranks.size} ranks not all have come")
-
-
-def open_group(ranks: Ranks, seconds: float):
-    """Meet the others at torchrun's store and open the default group, NCCL on GPUs and gloo on CPUs; the store."""
-    store, *_ = next(dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timedelta(seconds=300)))
-    store = dist.PrefixStore(same_life(ranks, store), store)
-    options = {"store": store, "rank": ranks.rank, "world_size": ranks.size}
-    gpu = {"device_id": ranks.device} if ranks.device.type == "cuda" else {}
-    dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds), **options, **gpu)
-    return dist.PrefixStore("ends", store)
 
 
 def refuse_differences(ranks: Ranks, **facts: str) -> None:

@@ -44,17 +44,6 @@ def span(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def read_metrics(path: str | Path) -> list[dict]:
-    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it, or llm.c's main.log.
-
-    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
-    """
-    path = Path(path)
-    if path.suffix == ".log":
-        return read_log(path)
-    return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
-
-
 def steps_in(path: Path) -> list[dict]:
     """The steps of a metrics.jsonl, in order. ValueError for what is no step, but a torn last line is left out."""
     lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
@@ -69,6 +58,38 @@ def steps_in(path: Path) -> list[dict]:
     if not steps:
         raise ValueError(f"{path} holds no step yet")
     return [steps[step] for step in sorted(steps)]
+
+
+NAMES = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag_norm"}
+
+
+def read_log(path: str | Path) -> list[dict]:
+    """The steps of llm.c's main.log as rows of metrics.jsonl. A line that is not whole is left out, and stderr says so."""
+    rows = {}
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if number == len(lines) and not line.endswith("\n"):
+            print(f"{path}: the last line is torn and left out", file=sys.stderr)
+        elif not re.fullmatch(r"s:\d+( \w+:-?(\d+\.?\d*(e-?\d+)?|nan|inf))+\n", line):
+            raise ValueError(f"{path}, line {number}: not a line of llm.c's main.log: {line[:40].strip()}")
+        else:
+            step, *said = (pair.split(":") for pair in line.split())
+            row = rows.setdefault(s := int(step[1]) + ("trl:" in line), {"step": s})
+            row |= {NAMES.get(key, key): float(value) for key, value in said}
+    if not rows:
+        raise ValueError(f"{path} holds no step yet")
+    return [rows[step] for step in sorted(rows)]
+
+
+def read_metrics(path: str | Path) -> list[dict]:
+    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it, or llm.c's main.log.
+
+    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
+    """
+    path = Path(path)
+    if path.suffix == ".log":
+        return read_log(path)
+    return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
 
 
 WINDOW = 128
@@ -99,24 +120,3 @@ def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
     """Steps and values of those lines that have a finite number there."""
     known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
     return list(known), list(known.values())
-
-
-NAMES = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag_norm"}
-
-
-def read_log(path: str | Path) -> list[dict]:
-    """The steps of llm.c's main.log as rows of metrics.jsonl. A line that is not whole is left out, and stderr says so."""
-    rows = {}
-    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        if number == len(lines) and not line.endswith("\n"):
-            print(f"{path}: the last line is torn and left out", file=sys.stderr)
-        elif not re.fullmatch(r"s:\d+( \w+:-?(\d+\.?\d*(e-?\d+)?|nan|inf))+\n", line):
-            raise ValueError(f"{path}, line {number}: not a line of llm.c's main.log: {line[:40].strip()}")
-        else:
-            step, *said = (pair.split(":") for pair in line.split())
-            row = rows.setdefault(s := int(step[1]) + ("trl:" in line), {"step": s})
-            row |= {NAMES.get(key, key): float(value) for key, value in said}
-    if not rows:
-        raise ValueError(f"{path} holds no step yet")
-    return [rows[step] for step in sorted(rows)]

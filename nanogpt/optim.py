@@ -13,6 +13,11 @@ from torch import Tensor
 from nanogpt.model import GPT
 
 
+def warm_up(step: int, warmup: int) -> float:
+    """1 / warmup in step 0, rising linearly to 1 in step warmup - 1."""
+    return min(1.0, (step + 1) / max(1, warmup))
+
+
 def wsd(step: int, steps: int, *, warmup: int = 0, decay: float = 0.3, minimum: float = 0.0) -> float:
     """The factor of the learning rate: warm-up, then 1, and over the last `decay` of the steps linearly to the minimum."""
     left = min(max((steps - step) / max(1.0, decay * steps), 0.0), 1.0)
@@ -83,6 +88,19 @@ class MasterAdamW(torch.optim.Optimizer):
             weight.copy_(master)
 
 
+def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
+    """Parameter groups for an optimizer, a tied weight once: matrices are decayed, biases and gains are not.
+
+    Embeddings are matrices, too. Frozen parameters are in no group.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
 def make_optimizer(
     model: GPT, lr, precision="float32", *, betas=(0.9, 0.98), weight_decay=0.01, fused=True, compiled=False
 ) -> torch.optim.Optimizer:
@@ -101,11 +119,6 @@ def make_optimizer(
     )
 
 
-def warm_up(step: int, warmup: int) -> float:
-    """1 / warmup in step 0, rising linearly to 1 in step warmup - 1."""
-    return min(1.0, (step + 1) / max(1, warmup))
-
-
 def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> float:
     """The factor of the learning rate: warm-up, then half a cosine from 1 to the minimum (Loshchilov and Hutter 2017).
 
@@ -116,19 +129,6 @@ def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> f
     return min(warm_up(step, warmup), falling)
 
 
-def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
-    """Parameter groups for an optimizer, a tied weight once: matrices are decayed, biases and gains are not.
-
-    Embeddings are matrices, too. Frozen parameters are in no group.
-    """
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
-
-
 def gradients_of(parameters) -> list[Tensor]:
     """Those that there are. One of which the ranks hold summands (a LayerNorm's in chapter 21b) is summed first."""
     parameters = [p for p in parameters if p.grad is not None]
@@ -136,6 +136,14 @@ def gradients_of(parameters) -> list[Tensor]:
         if getattr(p.grad, "placements", None) != getattr(p, "placements", None):
             p.grad = p.grad.redistribute(placements=p.placements)
     return [p.grad for p in parameters]
+
+
+def local_part(x: Tensor) -> tuple[Tensor, tuple]:
+    """This rank's part of x, which shares its memory, and the groups of ranks that have the others; () if x is complete."""
+    if not hasattr(x, "device_mesh"):  # no DTensor, whose class takes a second to import
+        return x, ()
+    cut = (dim for dim, place in enumerate(x.placements) if not place.is_replicate())
+    return x.to_local(), tuple(x.device_mesh.get_group(dim) for dim in cut)
 
 
 @torch.no_grad()
@@ -163,11 +171,3 @@ def scale_to(gradients, max_norm: float, norm: Tensor) -> None:
     """Shorten the gradients, whose global norm is `norm`, to max_norm, in place; no communication."""
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
     torch._foreach_mul_([local_part(g)[0] for g in gradients], factor)
-
-
-def local_part(x: Tensor) -> tuple[Tensor, tuple]:
-    """This rank's part of x, which shares its memory, and the groups of ranks that have the others; () if x is complete."""
-    if not hasattr(x, "device_mesh"):  # no DTensor, whose class takes a second to import
-        return x, ()
-    cut = (dim for dim, place in enumerate(x.placements) if not place.is_replicate())
-    return x.to_local(), tuple(x.device_mesh.get_group(dim) for dim in cut)

@@ -69,6 +69,35 @@ def identity(tokenizer) -> dict:
     return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
 
 
+def manifest_sha256(manifest: dict) -> str:
+    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
+    said = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def manifest_fault(manifest: dict) -> str | None:
+    """What is wrong with a manifest, in a few words, or None."""
+    try:
+        splits = manifest["splits"]
+        shards = [shard for split in splits.values() for shard in split["shards"]]
+        names = [shard["file"] for shard in shards]
+        sums = [sum(shard["tokens"] for shard in split["shards"]) for split in splits.values()]
+        right = {
+            "its own hash": manifest["sha256"] == manifest_sha256(manifest),
+            "source or fingerprint": "source" in manifest and isinstance(manifest["fingerprint"], str),
+            "eot or vocab_size": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
+            "a split's name": set(splits) <= set(SPLITS),
+            "a file's name": all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
+            "a file listed twice": len(set(names)) == len(names),
+            "a file's hash": all(len(shard["sha256"]) == 64 for shard in shards),
+            "a file's tokens": all(type(shard["tokens"]) is int and shard["tokens"] > 0 for shard in shards),
+            "a sum of tokens": sums == [split["tokens"] for split in splits.values()],
+        }
+        return next((what for what in right if not right[what]), None)
+    except (LookupError, TypeError, AttributeError) as error:
+        return f"no {error}" if isinstance(error, KeyError) else "not in a manifest's form"
+
+
 def save_manifest(folder: str | Path, manifest: dict) -> dict:
     """Write folder/manifest.json with a hash of itself, atomically; returns it. ValueError if it cannot be right."""
     manifest = manifest | {"sha256": manifest_sha256(manifest)}
@@ -91,6 +120,17 @@ def load_manifest(folder: str | Path) -> dict:
     if fault:
         raise ValueError(f"{path} is damaged ({fault}); prepare the data again")
     return manifest
+
+
+def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
+    """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
+    for split in splits or manifest["splits"]:
+        for shard in manifest["splits"][split]["shards"]:
+            path = Path(folder) / shard["file"]
+            if not path.exists():
+                raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
+            if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
+                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
 
 
 def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) -> list[Path]:
@@ -137,43 +177,3 @@ def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
         if path.name not in listed or listed[path.name]["tokens"] != len(read_shard(path)):
             raise ValueError(f"{path} is not what the manifest beside it describes; prepare it again")
     return manifest["vocab_size"], manifest["eot"], [listed[path.name]["sha256"] for path in paths]
-
-
-def check_shards(folder: str | Path, manifest: dict, *splits: str) -> None:
-    """Compare all bytes of these splits' shards, or of all, with the manifest. ValueError names the first damage."""
-    for split in splits or manifest["splits"]:
-        for shard in manifest["splits"][split]["shards"]:
-            path = Path(folder) / shard["file"]
-            if not path.exists():
-                raise ValueError(f"{path} is gone, and its manifest lists it; prepare it again")
-            if len(read_shard(path)) != shard["tokens"] or file_sha256(path) != shard["sha256"]:
-                raise ValueError(f"{path} is damaged: not what its manifest describes; prepare it again")
-
-
-def manifest_sha256(manifest: dict) -> str:
-    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
-    said = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
-def manifest_fault(manifest: dict) -> str | None:
-    """What is wrong with a manifest, in a few words, or None."""
-    try:
-        splits = manifest["splits"]
-        shards = [shard for split in splits.values() for shard in split["shards"]]
-        names = [shard["file"] for shard in shards]
-        sums = [sum(shard["tokens"] for shard in split["shards"]) for split in splits.values()]
-        right = {
-            "its own hash": manifest["sha256"] == manifest_sha256(manifest),
-            "source or fingerprint": "source" in manifest and isinstance(manifest["fingerprint"], str),
-            "eot or vocab_size": 0 <= manifest["eot"] < manifest["vocab_size"] <= 65536,
-            "a split's name": set(splits) <= set(SPLITS),
-            "a file's name": all(re.fullmatch(r"\w[\w.-]*", name) for name in names),
-            "a file listed twice": len(set(names)) == len(names),
-            "a file's hash": all(len(shard["sha256"]) == 64 for shard in shards),
-            "a file's tokens": all(type(shard["tokens"]) is int and shard["tokens"] > 0 for shard in shards),
-            "a sum of tokens": sums == [split["tokens"] for split in splits.values()],
-        }
-        return next((what for what in right if not right[what]), None)
-    except (LookupError, TypeError, AttributeError) as error:
-        return f"no {error}" if isinstance(error, KeyError) else "not in a manifest's form"

@@ -58,6 +58,30 @@ def read_rules(grammar: str) -> dict[str, list[str]]:
     return found
 
 
+FILE = files("nanogpt") / "resources/grammar.txt"
+POOLS = {  # entries are separated by commas, an entry's forms by slashes
+    "girl": "Anna, Clara, Ella, Emma, Ida, Julia, Lucy, Mia, Nora, Rosa, Sara, Zoe",
+    "boy": "Ben, Carl, Dan, Finn, Hugo, Jack, Leo, Max, Noah, Otto, Sam, Tom",
+    "things": "apples, beads, buttons, candles, cards, coins, cookies, feathers, flowers, lemons, marbles, nuts, "
+    "pears, plums, shells, stones",
+    "place": "bakery, barn, beach, castle, farm, forest, garden, harbor, hill, lake, library, market, meadow, "
+    "mill, park, river, school, station",
+    "toy": "ball, clock, drum, flute, kite, whistle",
+    "promise": "bake a cake/baked a cake, clean the boat/cleaned the boat, close the gate/closed the gate, feed "
+    "the hens/fed the hens, light the lamp/lit the lamp, mend the fence/mended the fence, paint the "
+    "door/painted the door, sing a song/sang a song, sweep the floor/swept the floor, tell a joke/told a joke",
+    "many": "six, seven, eight, nine, ten, eleven",
+    "few": "two, three, four, five",
+    "some": "one, two",
+}
+
+
+@cache
+def grammar() -> str:
+    """The sentences of the stories. They are read when they are needed, so a server can do without the file."""
+    return FILE.read_text(encoding="utf-8")
+
+
 def rules() -> dict[str, list[str]]:
     """Symbol → its lines."""
     return read_rules(grammar())
@@ -128,6 +152,11 @@ class Telling:
     kinds: list[str] = field(default_factory=list)  # each answer: "copied", or "computed" from two
 
 
+def choose(options: list, rng: random.Random, told: Telling):
+    told.choices.append((len(told.text), len(options)))
+    return options[int(rng.random() * len(options))]
+
+
 def tell(symbol: str, rng: random.Random, told: Telling) -> None:
     """Adds one random expansion of symbol to the story."""
     for part in choose(alternatives(symbol), rng, told):
@@ -143,11 +172,6 @@ def tell(symbol: str, rng: random.Random, told: Telling) -> None:
             told.answers.append((len(told.text), len(told.text) + len(words)))
             told.kinds.append("copied" if len(part.terms) == 1 else "computed")
         told.text += words
-
-
-def choose(options: list, rng: random.Random, told: Telling):
-    told.choices.append((len(told.text), len(options)))
-    return options[int(rng.random() * len(options))]
 
 
 @dataclass(frozen=True)
@@ -186,30 +210,6 @@ def entropy(symbol: str = "story") -> float:
     return math.log(len(lines)) + total / len(lines)
 
 
-FILE = files("nanogpt") / "resources/grammar.txt"
-POOLS = {  # entries are separated by commas, an entry's forms by slashes
-    "girl": "Anna, Clara, Ella, Emma, Ida, Julia, Lucy, Mia, Nora, Rosa, Sara, Zoe",
-    "boy": "Ben, Carl, Dan, Finn, Hugo, Jack, Leo, Max, Noah, Otto, Sam, Tom",
-    "things": "apples, beads, buttons, candles, cards, coins, cookies, feathers, flowers, lemons, marbles, nuts, "
-    "pears, plums, shells, stones",
-    "place": "bakery, barn, beach, castle, farm, forest, garden, harbor, hill, lake, library, market, meadow, "
-    "mill, park, river, school, station",
-    "toy": "ball, clock, drum, flute, kite, whistle",
-    "promise": "bake a cake/baked a cake, clean the boat/cleaned the boat, close the gate/closed the gate, feed "
-    "the hens/fed the hens, light the lamp/lit the lamp, mend the fence/mended the fence, paint the "
-    "door/painted the door, sing a song/sang a song, sweep the floor/swept the floor, tell a joke/told a joke",
-    "many": "six, seven, eight, nine, ten, eleven",
-    "few": "two, three, four, five",
-    "some": "one, two",
-}
-
-
-@cache
-def grammar() -> str:
-    """The sentences of the stories. They are read when they are needed, so a server can do without the file."""
-    return FILE.read_text(encoding="utf-8")
-
-
 def check(lines: list[str], where: str) -> None:
     """ValueError if a line is there twice, or if a brace has no partner."""
     for line in lines:
@@ -234,11 +234,6 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
     return nats / tokens
 
 
-def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
-    """All ways to tell a text, each as its choices (where, out of how many); none if the grammar does not tell it."""
-    return list(read([Pick("story")], text, 0, {}, ()))
-
-
 def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> Iterator[tuple]:
     """The same for parts that are to be all of text[at:], after some choices."""
     if not parts:
@@ -256,6 +251,11 @@ def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> 
                 yield from read(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
     elif text.startswith(words := said(part, facts), at):
         yield from read(rest, text, at + len(words), facts, choices)
+
+
+def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
+    """All ways to tell a text, each as its choices (where, out of how many); none if the grammar does not tell it."""
+    return list(read([Pick("story")], text, 0, {}, ()))
 
 
 def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:

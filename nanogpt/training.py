@@ -43,6 +43,24 @@ def both_finite(loss: Tensor, norm: Tensor) -> bool:
     return True
 
 
+def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
+    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
+    gradients = gradients_of(model.parameters())
+    if scaler is not None:
+        scaler.unscale(model.parameters())
+    norm = global_norm(gradients)
+    if scaler is not None:
+        finite = bool(norm.isfinite())
+        scaler.update(finite)
+        if not finite:
+            return False
+    if not accept(loss, norm):
+        return False
+    if clip is not None:
+        scale_to(gradients, clip, norm)
+    return True
+
+
 def train_step(
     model: GPT, optimizer, batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
 ) -> Tensor:
@@ -93,21 +111,3 @@ def train(
             if on_step:
                 on_step(step, losses[-1])
     return [loss.item() for loss in losses]
-
-
-def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
-    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
-    gradients = gradients_of(model.parameters())
-    if scaler is not None:
-        scaler.unscale(model.parameters())
-    norm = global_norm(gradients)
-    if scaler is not None:
-        finite = bool(norm.isfinite())
-        scaler.update(finite)
-        if not finite:
-            return False
-    if not accept(loss, norm):
-        return False
-    if clip is not None:
-        scale_to(gradients, clip, norm)
-    return True

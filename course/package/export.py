@@ -12,7 +12,7 @@ import symtable
 import sys
 import tempfile
 import textwrap
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from course.package.cells import (
     imported_names,
     parse,
 )
-from course.package.growing import first_line, grow, refuse_collisions
+from course.package.growing import first_line, global_names, grow, in_reading_order, refuse_collisions
 from course.paths import ROOT, CourseError, module_file
 
 
@@ -96,7 +96,7 @@ def render(cells: list[ExportedCell], doc: str, others: list[ExportedCell]) -> s
     doc = doc.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"""', r"\"\"\"")
     docstring = f'"""{doc}\n\n{written_by(cells)}\n"""'
     added_lines = [f"from nanogpt.{module} import {name}" for name, module in sorted(added.items())]
-    parts = [docstring, "\n".join([*imports, *added_lines]), *bodies]
+    parts = [docstring, "\n".join([*imports, *added_lines]), in_reading_order("\n\n\n".join(bodies))]
     return "\n\n\n".join(part for part in parts if part.strip()) + "\n"
 
 
@@ -130,15 +130,6 @@ def imports_from(others: list[ExportedCell], cells: list[ExportedCell]) -> dict[
                         f"and {module_file(cells[0].module)} uses it; rename one"
                     )
     return homes
-
-
-def global_names(table: symtable.SymbolTable) -> Iterator[str]:
-    """The names of a module that a text uses: not a function's own, such as a parameter that is called alike."""
-    for symbol in table.get_symbols():
-        if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
-            yield symbol.get_name()
-    for inner in table.get_children():
-        yield from global_names(inner)
 
 
 def split_imports(cell: ExportedCell) -> tuple[str, str]:

@@ -9,6 +9,8 @@ than the cells, the cell is refused.
 import ast
 import itertools
 import re
+import symtable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from course.package.cells import (
@@ -31,7 +33,7 @@ def grow(cells: list[ExportedCell]) -> list[ExportedCell]:
         for name in cell.grows:
             cell = move_grown(joined, cell, name)
         joined.append(join_classes(joined, cell))
-    return defined_before_use(joined)
+    return joined
 
 
 def refuse_collisions(cells: list[ExportedCell], added: dict[str, str]) -> None:
@@ -233,32 +235,68 @@ def first_line(node: ast.stmt) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
 
 
-def defined_before_use(cells: list[ExportedCell]) -> list[ExportedCell]:
-    """The cells, with what a definition needs at once (as a decorator, default, annotation or base) before it.
-
-    Growing moves a definition up, above helpers that came with it.
+def in_reading_order(text: str) -> str:
+    """A module's definitions, each below what it uses: a helper stands right above the first that needs it, whatever chapter
+    it came from. What stands so already stays where it is. Definitions may use each other.
     """
-    cells = list(cells)
-    for _ in range(sum(len(cell.tree.body) for cell in cells)):  # more moves only a circle could ask for
-        if not move_first_needed(cells):
-            break
-    return cells
+    blocks = split_blocks(text)
+    trees = [ast.parse(block) for block in blocks]
+    home = {name: n for n, tree in enumerate(trees) for node in tree.body for name in defined_names(node)}
+    uses = [sorted({home[name] for name in names_used(block) if name in home}) for block in blocks]
+    at_once = [{home[name] for name in needed_at_once(tree) if name in home} for tree in trees]
+    order: list[int] = []
+    place(range(len(blocks)), uses, at_once, order, set())
+    return "\n\n\n".join(blocks[n] for n in order)
 
 
-def move_first_needed(cells: list[ExportedCell]) -> bool:
-    """Move one definition that comes too late to the place that needs it; False if there is none."""
-    order = [(number, node) for number, cell in enumerate(cells) for node in cell.tree.body]
-    for place, (number, node) in enumerate(order):
-        needed = needed_at_once(node)
-        for late_number, late in order[place + 1 :]:
-            if needed & set(defined_names(late)):
-                part = extent(cells[late_number], late)
-                text = taken(cells[late_number], part)
-                cells[late_number] = without(cells[late_number], [part], [])
-                start = extent(cells[number], node).start
-                cells[number] = without(cells[number], [range(start, start)], [*text, ""])
-                return True
-    return False
+def place(
+    wanted: Iterable[int], uses: list, at_once: list[set[int]], order: list[int], above: set[int]
+) -> None:
+    """Append blocks to `order`, what each uses before it. above: those that wait for these."""
+    for n in wanted:
+        if n in order or n in above:
+            continue
+        waits = above | {n}
+        place([k for k in uses[n] if not needs_one(k, waits, at_once, set())], uses, at_once, order, waits)
+        order.append(n)
+
+
+def needs_one(n: int, others: set[int], at_once: list[set[int]], seen: set[int]) -> bool:
+    """Whether a block, when it is run, needs one of the others to be there."""
+    seen.add(n)
+    return bool(at_once[n] & others - {n}) or any(
+        needs_one(k, others, at_once, seen) for k in at_once[n] - seen
+    )
+
+
+def split_blocks(text: str) -> list[str]:
+    """A module's text without imports in pieces: a definition with the comments above it, or a group of short statements."""
+    lines, blocks, begin = text.split("\n"), [], 0
+    nodes = ast.parse(text).body
+    for node, after in zip(nodes, [*nodes[1:], None]):
+        short = not isinstance(node, Function | ast.ClassDef)
+        end = node.end_lineno if after else len(lines)
+        while end < len(lines) and re.match(r" +#", lines[end]):
+            end += 1  # a comment that ends a function's body
+        if after and short and not isinstance(after, Function | ast.ClassDef) and after.lineno == end + 1:
+            continue  # lines of one group
+        blocks.append("\n".join(lines[begin:end]).strip("\n"))
+        begin = end
+    return blocks
+
+
+def names_used(block: str) -> set[str]:
+    """The names of the module that a piece uses, also within functions and methods."""
+    return set(global_names(symtable.symtable(block, "", "exec")))
+
+
+def global_names(table: symtable.SymbolTable) -> Iterator[str]:
+    """The names of a module that a text uses: not a function's own, such as a parameter that is called alike."""
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from global_names(inner)
 
 
 def needed_at_once(node: ast.AST) -> set[str]:

@@ -1,10 +1,14 @@
 """A module that several chapters write: what grows takes the place of what was, or one clear sentence."""
 
+import ast
+
 import nbformat
 import pytest
 
+from course.package.cells import defined_names
 from course.package.export import export_all, writers
-from course.paths import CourseError
+from course.package.growing import names_used, split_blocks
+from course.paths import CourseError, module_path, modules
 
 DOC = "#| default_exp a\n#| doc a: What a is."
 STEP = """\
@@ -229,8 +233,8 @@ def test_overloads_grow_together():
     )
 
 
-def test_a_helper_that_came_with_it_stands_before_what_needs_it_at_once():
-    """A default, a decorator, a base or an annotation has its value when the module is imported."""
+def test_a_helper_that_came_with_it_stands_above_the_first_that_uses_it():
+    """A default, a decorator, a base or an annotation has its value when the module is imported; a body is read so."""
     cell = "#| export\n#| grows step\nLIMIT = 3\nclass Clip:\n    norm = LIMIT\ndef helper(x): return x\ndef step(x: Clip): return helper(x)"
     text = text_of(STEP, cell)
     space: dict = {}
@@ -238,7 +242,53 @@ def test_a_helper_that_came_with_it_stands_before_what_needs_it_at_once():
     assert (
         text.index("LIMIT = 3") < text.index("class Clip") < text.index("def step") < text.index("def last")
     )
-    assert text.index("def last") < text.index("def helper"), "a function's body can wait"
+    assert text.index("class Clip") < text.index("def helper") < text.index("def step")
+
+
+def test_definitions_may_use_each_other_and_what_runs_at_once_comes_first():
+    cell = "#| export\ndef even(n): return n == 0 or odd(n - 1)\ndef odd(n): return n > 0 and even(n - 1)\nFIVE = odd(5)"
+    text = text_of(cell)
+    assert max(text.index("def even"), text.index("def odd")) < text.index("FIVE")
+    exec(text, {})
+    cell = "#| export\ndef mark(f): return X and f\n@mark\ndef g(): return mark\nX = 1\nY = g()"
+    text = text_of(cell)
+    exec(text, {})
+    assert text.index("X = 1") < text.index("def mark")
+
+
+@pytest.mark.parametrize("module", modules())
+def test_in_the_package_a_helper_stands_above_its_callers(module):
+    """Read from the top, nothing is used before it is defined, but for functions that use each other."""
+    text = module_path(module).read_text(encoding="utf-8")
+    body = text[text.index('"""', 3) + 3 :]
+    lines = [line for line in body.split("\n")]
+    tree = ast.parse(body)
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for number in range(node.lineno - 1, node.end_lineno):
+                lines[number] = ""
+    blocks = split_blocks("\n".join(lines)) if any(line.strip() for line in lines) else []
+    names = [{name for node in ast.parse(block).body for name in defined_names(node)} for block in blocks]
+    uses = [names_used(block) for block in blocks]
+    for i in range(len(blocks)):
+        for late in range(i + 1, len(blocks)):
+            if uses[i] & names[late]:
+                assert reaches(late, i, uses, names), (
+                    f"{sorted(names[i])} uses {sorted(names[late])}, which stands below"
+                )
+
+
+def reaches(start: int, end: int, uses: list[set[str]], names: list[set[str]]) -> bool:
+    """Whether one block uses another, directly or through others."""
+    seen, left = set(), [start]
+    while left:
+        n = left.pop()
+        if n == end:
+            return True
+        if n not in seen:
+            seen.add(n)
+            left += [k for k in range(len(names)) if uses[n] & names[k]]
+    return False
 
 
 def test_a_string_that_looks_like_a_comment_is_none():

@@ -56,6 +56,28 @@ def refuse_change(out: Path, spans: list[Span], was: str) -> None:
         raise ValueError(f"{spans[0].path} has changed since {out} was begun; {remedy(out)}")
 
 
+def described(path: Path, tokens: int) -> dict:
+    return {"file": path.name, "tokens": tokens, "sha256": file_sha256(path)}
+
+
+def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
+    """A shard for each split, which grows block by block; what a manifest says of them."""
+    splits = {}
+    for split, ids, documents, size in encoded:
+        held = splits.setdefault(split, Counter())
+        with open(folder / f"{split}.bin", "ab") as file:
+            if not held:  # the first portion: leave room for the header
+                file.write(bytes(HEADER_BYTES))
+            file.write(ids.tobytes())
+        held.update(documents=documents, bytes=size, tokens=len(ids))
+    for split, held in splits.items():
+        path = folder / f"{split}.bin"
+        with open(path, "r+b") as file:
+            file.write(shard_header(held["tokens"]))
+        splits[split] = {**held, "shards": [described(path, held["tokens"])]}
+    return splits
+
+
 def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable, merging=False) -> dict:
     """A chunk's manifest, once it is there. It is made if it is not whole; while it is merged, its shards may be gone."""
     out = folder.parent.parent
@@ -78,28 +100,6 @@ def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable,
         return manifest
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
-    """A shard for each split, which grows block by block; what a manifest says of them."""
-    splits = {}
-    for split, ids, documents, size in encoded:
-        held = splits.setdefault(split, Counter())
-        with open(folder / f"{split}.bin", "ab") as file:
-            if not held:  # the first portion: leave room for the header
-                file.write(bytes(HEADER_BYTES))
-            file.write(ids.tobytes())
-        held.update(documents=documents, bytes=size, tokens=len(ids))
-    for split, held in splits.items():
-        path = folder / f"{split}.bin"
-        with open(path, "r+b") as file:
-            file.write(shard_header(held["tokens"]))
-        splits[split] = {**held, "shards": [described(path, held["tokens"])]}
-    return splits
-
-
-def described(path: Path, tokens: int) -> dict:
-    return {"file": path.name, "tokens": tokens, "sha256": file_sha256(path)}
 
 
 def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_tokens: int) -> list[dict]:

@@ -183,6 +183,21 @@ def parser() -> argparse.ArgumentParser:
 DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
 
 
+def report(manifest: dict) -> str:
+    """What was made, and the bytes of text per token, with a warning where these are few."""
+    lines, held = [], manifest["splits"].values()
+    for split, said in manifest["splits"].items():
+        n, shards = said["documents"], len(said["shards"])
+        lines.append(f"{split:5} {said['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
+    tokens = sum(said["tokens"] - said["documents"] for said in held)
+    lines.append(bytes_per_token(sum(said["bytes"] for said in held), tokens))
+    if manifest.get("val", 0) and not manifest["splits"]["val"]["tokens"]:
+        lines.append(
+            "nothing is left for validation, and training needs it: give a larger --val, or --paragraphs"
+        )
+    return "\n".join(lines)
+
+
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt prepare`, its options parsed."""
     out = out_of(args)
@@ -200,18 +215,3 @@ def run(args: argparse.Namespace) -> None:
         raise OSError(f"no room left for {out}; no shard is half-written; make room and go on") from None
     print(report(manifest) if manifest else f"part {args.part} is made; without --part, all parts are merged")
     print(f"in {os.fsencode(out).decode(errors='replace')}")
-
-
-def report(manifest: dict) -> str:
-    """What was made, and the bytes of text per token, with a warning where these are few."""
-    lines, held = [], manifest["splits"].values()
-    for split, said in manifest["splits"].items():
-        n, shards = said["documents"], len(said["shards"])
-        lines.append(f"{split:5} {said['tokens'] - n:,} tokens + {n:,} <|endoftext|> in {shards} shards")
-    tokens = sum(said["tokens"] - said["documents"] for said in held)
-    lines.append(bytes_per_token(sum(said["bytes"] for said in held), tokens))
-    if manifest.get("val", 0) and not manifest["splits"]["val"]["tokens"]:
-        lines.append(
-            "nothing is left for validation, and training needs it: give a larger --val, or --paragraphs"
-        )
-    return "\n".join(lines)

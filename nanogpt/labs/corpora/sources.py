@@ -41,6 +41,21 @@ def first_cut(kind: str, text: bytes, at: int = 1, quoted: bool = False) -> int 
     return None
 
 
+@contextmanager
+def parquet(path: Path, column: str = "text") -> Iterator[tuple]:
+    """A parquet file, and the byte that each of its groups of rows begins at. ValueError if it has no such text."""
+    try:
+        import pyarrow.parquet as pq
+
+        with open(path, "rb") as raw:  # given a path, pyarrow refuses names that are not UTF-8
+            file = pq.ParquetFile(raw, buffer_size=1 << 20)
+            first = [file.metadata.row_group(i).column(0) for i in range(file.num_row_groups)]
+            yield file, [column.dictionary_page_offset or column.data_page_offset for column in first]
+    except (ImportError, ValueError, LookupError, TypeError) as error:
+        needs = f"reading needs pyarrow and a column of strings named {column} (--column names another)"
+        raise ValueError(f"{path}: {needs} ({' '.join(str(error).split())})") from None
+
+
 def next_cut(path: Path, kind: str, start: int, at: int) -> int:
     """The first place from byte `at` on where a file may be cut that may be cut at `start`; or its end."""
     if kind == "parquet":
@@ -130,21 +145,6 @@ def from_csv(raw: bytes, at: int, path: Path, column: str) -> Iterator[str]:
         raise ValueError(rows.line_num - 1, f"quotes that do not close ({error})") from None
 
 
-@contextmanager
-def parquet(path: Path, column: str = "text") -> Iterator[tuple]:
-    """A parquet file, and the byte that each of its groups of rows begins at. ValueError if it has no such text."""
-    try:
-        import pyarrow.parquet as pq
-
-        with open(path, "rb") as raw:  # given a path, pyarrow refuses names that are not UTF-8
-            file = pq.ParquetFile(raw, buffer_size=1 << 20)
-            first = [file.metadata.row_group(i).column(0) for i in range(file.num_row_groups)]
-            yield file, [column.dictionary_page_offset or column.data_page_offset for column in first]
-    except (ImportError, ValueError, LookupError, TypeError) as error:
-        needs = f"reading needs pyarrow and a column of strings named {column} (--column names another)"
-        raise ValueError(f"{path}: {needs} ({' '.join(str(error).split())})") from None
-
-
 def from_parquet(span: Span) -> Iterator[list[str]]:
     """The documents in the groups of rows that begin in a span, 256 at a time."""
     with parquet(span.path, span.column) as (file, begins):
@@ -188,6 +188,11 @@ def blocks_in(span: Span, block: int) -> Iterator[tuple[bool, list[str]]]:
         at = stop
 
 
+def refuse(error: OSError) -> None:
+    """What cannot be read is an error; os.walk would leave it out without a word."""
+    raise error
+
+
 def find_files(source: Path) -> list[Path]:
     """The source itself, or all .txt, .jsonl, .csv and .parquet files below it, in the order of their names.
 
@@ -204,8 +209,3 @@ def find_files(source: Path) -> list[Path]:
     if not any(path.stat().st_size for path in files):
         raise ValueError(f"{source} is empty: no {', '.join(KINDS)} file with anything in it")
     return files
-
-
-def refuse(error: OSError) -> None:
-    """What cannot be read is an error; os.walk would leave it out without a word."""
-    raise error

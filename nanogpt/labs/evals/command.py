@@ -32,6 +32,15 @@ def data_of(args: Namespace) -> str:
     return args.data or "data/built/stories"
 
 
+def read_again(args: Namespace, loss: float) -> dict[str, int]:
+    """Append this reading of the test set to test_reads.jsonl beside the shards; how many there are now."""
+    log = Path(args.data) / "test_reads.jsonl"
+    with log.open("a", encoding="utf-8") as file:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write(json.dumps({"time": now, "checkpoint": str(args.checkpoint), "loss": loss}) + "\n")
+    return {"test_readings": len(log.read_text(encoding="utf-8").splitlines())}
+
+
 def val(model, tokenizer, args: Namespace) -> dict[str, float]:
     """Loss, its error, perplexity and bits per byte on the first --tokens of a split; a reading of test is recorded."""
     if args.split == "test" and not args.final:
@@ -49,15 +58,6 @@ def val(model, tokenizer, args: Namespace) -> dict[str, float]:
     result = {"loss": loss, "loss_stderr": error, "perplexity": math.exp(min(loss, 700)), "tokens": len(nats)}
     result["bits_per_byte"] = bits_per_byte(nats, tokens, token_bytes(tokenizer))
     return result | (read_again(args, loss) if args.split == "test" else {})
-
-
-def read_again(args: Namespace, loss: float) -> dict[str, int]:
-    """Append this reading of the test set to test_reads.jsonl beside the shards; how many there are now."""
-    log = Path(args.data) / "test_reads.jsonl"
-    with log.open("a", encoding="utf-8") as file:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        file.write(json.dumps({"time": now, "checkpoint": str(args.checkpoint), "loss": loss}) + "\n")
-    return {"test_readings": len(log.read_text(encoding="utf-8").splitlines())}
 
 
 def excess(model, tokenizer, args: Namespace) -> dict[str, float]:

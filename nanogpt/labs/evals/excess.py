@@ -24,34 +24,6 @@ class Reading(NamedTuple):
     marks: tuple = ()  # (words, kind) of all parts so far
 
 
-def told_on(reading: Reading) -> Iterator[Reading]:
-    """All continuations of a reading, up to the next space or the end."""
-    if not reading.parts or " " in reading.told[1:]:
-        yield reading
-        return
-    (part, kind), *rest = reading.parts
-    if isinstance(part, Pick):
-        for line in (choices := lines(part.symbol)):
-            yield from told_on(reading._replace(parts=(*line, *rest), p=reading.p / len(choices)))
-        return
-    draws = (
-        [(e[0], reading.facts | {part.key: e}) for e in entries(part.pool)] if isinstance(part, Draw) else []
-    )
-    for words, facts in draws or [(said(part, reading.facts), reading.facts)]:
-        p, marks = reading.p / max(1, len(draws)), (*reading.marks, (words, kind))
-        yield from told_on(Reading(tuple(rest), p, reading.told + words, facts, marks))
-
-
-def next_words(readings: Iterable[Reading]) -> dict[str, list[Reading]]:
-    """The words that can come next, each up to its next space, and how a reader who has heard it reads on."""
-    found: dict[str, list[Reading]] = {}
-    for further in (further for reading in readings for further in told_on(reading)):
-        end = further.told.find(" ", 1)
-        end = len(further.told) if end < 0 else end
-        found.setdefault(further.told[:end], []).append(further._replace(told=further.told[end:]))
-    return found
-
-
 ADJECTIVES = "color", "good", "look", "mood", "weather"
 DRAWN = {"girl": "names, new", "boy": "names, new", **dict.fromkeys(("many", "few", "some"), "counts, new")}
 
@@ -78,6 +50,34 @@ def kind_of(part: Part, symbol: str) -> str:
 def lines(symbol: str) -> list[tuple]:
     """A symbol's alternatives, each part with its kind."""
     return [tuple((part, kind_of(part, symbol)) for part in line) for line in alternatives(symbol)]
+
+
+def told_on(reading: Reading) -> Iterator[Reading]:
+    """All continuations of a reading, up to the next space or the end."""
+    if not reading.parts or " " in reading.told[1:]:
+        yield reading
+        return
+    (part, kind), *rest = reading.parts
+    if isinstance(part, Pick):
+        for line in (choices := lines(part.symbol)):
+            yield from told_on(reading._replace(parts=(*line, *rest), p=reading.p / len(choices)))
+        return
+    draws = (
+        [(e[0], reading.facts | {part.key: e}) for e in entries(part.pool)] if isinstance(part, Draw) else []
+    )
+    for words, facts in draws or [(said(part, reading.facts), reading.facts)]:
+        p, marks = reading.p / max(1, len(draws)), (*reading.marks, (words, kind))
+        yield from told_on(Reading(tuple(rest), p, reading.told + words, facts, marks))
+
+
+def next_words(readings: Iterable[Reading]) -> dict[str, list[Reading]]:
+    """The words that can come next, each up to its next space, and how a reader who has heard it reads on."""
+    found: dict[str, list[Reading]] = {}
+    for further in (further for reading in readings for further in told_on(reading)):
+        end = further.told.find(" ", 1)
+        end = len(further.told) if end < 0 else end
+        found.setdefault(further.told[:end], []).append(further._replace(told=further.told[end:]))
+    return found
 
 
 KINDS = (

@@ -132,6 +132,11 @@ def escaped(text: str, prefix: bool = True, tidy: bool = False) -> str:
     return text.rstrip(MARK) if tidy else text
 
 
+BROKEN = dict.fromkeys(
+    range(0xDC80, 0xDD00), 0xFFFD
+)  # what a byte that is not UTF-8 is read as → what is shown
+
+
 @dataclass(frozen=True)
 class SentencePiece:
     """A vocabulary in the order of its ids. Its encode and decode are the library's, for files without a table of letters."""
@@ -185,11 +190,6 @@ class SentencePiece:
                     part, drop = part[1:], self.tidy
                 data += part.replace(MARK, " ").encode()
         return data.decode("utf-8", errors="surrogateescape").translate(BROKEN)
-
-
-BROKEN = dict.fromkeys(
-    range(0xDC80, 0xDD00), 0xFFFD
-)  # what a byte that is not UTF-8 is read as → what is shown
 
 
 def write_model(model: SentencePiece, path: str | Path) -> None:

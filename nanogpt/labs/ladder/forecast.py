@@ -31,6 +31,12 @@ def flash_share(T: int, tile: int = 128) -> float:
     return 7 / 6 * (n + 1) / (2 * n)
 
 
+def chunked_bytes(config: GPTConfig, N: int, rows: int = 64) -> int:
+    """What the loss of N tokens in chunks moves, if each chunk of logits stays in the cache: lm_head's weight, again and again."""
+    chunks = -(-N // rows)
+    return 16 * (chunks - 1) * config.vocab_rows * config.n_embd
+
+
 def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline) -> dict[str, float]:
     """Seconds by part of forward and backward on the roofline: chapter 09b's step_work, as the rungs in `on` change it."""
     config, way, word = for_rungs(config, on), way_of(on, roof.device), precision_of(on)
@@ -197,9 +203,3 @@ def say_predicted(gpu: str, config: GPTConfig, B: int, T: int) -> None:
     fits = fitting_batch(gpu, config, B, T)
     if fits < B:
         print(f"! the first rung does not fit into {CARD_GB[gpu]} GB; batch {fits} does")
-
-
-def chunked_bytes(config: GPTConfig, N: int, rows: int = 64) -> int:
-    """What the loss of N tokens in chunks moves, if each chunk of logits stays in the cache: lm_head's weight, again and again."""
-    chunks = -(-N // rows)
-    return 16 * (chunks - 1) * config.vocab_rows * config.n_embd

@@ -134,6 +134,23 @@ def checked_sizes(args: argparse.Namespace, kind: str) -> tuple[str, int, int]:
     return size, B, T
 
 
+def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, skipped, seconds, say) -> dict:
+    """The forecast and the climb with one batch. MemoryError where it does not fit."""
+    config, roof = MODELS[size], Roofline(**machine["roofline"])
+    if set(RUNGS) <= set(skipped):
+        raise ValueError("no rung is left; take some out of --skip")
+    machine = machine | {"reached": asdict(reached_roofline(config, B, T, roof, device, skipped))}
+    say(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}. The forecast:")
+    for name, told in forecast(machine, config, B, T, skipped).items():
+        say(f"{name:13} {told['predicted_ms']:8.1f} ms  {told['predicted_mib']:7.0f} MiB")
+    say("Measured, each rung in turns with the one below:")
+    rungs = measure_rungs(machine, config, B, T, device, skipped, seconds, say)
+    if not rungs:
+        raise RuntimeError(f"no rung is left: {skipped}")
+    flags = sorted({flag for rung in rungs for flag in rung["flags"]})
+    return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
+
+
 def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240, say=print) -> dict:
     """Forecast, then measure the whole ladder; with half the batch where memory runs out."""
     asked, machine, place = B, measure_machine(device), torch.device(device)
@@ -154,23 +171,6 @@ def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240,
     call += ["--skip", *skip] if skip else []
     command = "python -m nanogpt ladder " + shlex.join(call)
     return result | {"asked_batch": asked, "skipped": missing, "command": command}
-
-
-def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, skipped, seconds, say) -> dict:
-    """The forecast and the climb with one batch. MemoryError where it does not fit."""
-    config, roof = MODELS[size], Roofline(**machine["roofline"])
-    if set(RUNGS) <= set(skipped):
-        raise ValueError("no rung is left; take some out of --skip")
-    machine = machine | {"reached": asdict(reached_roofline(config, B, T, roof, device, skipped))}
-    say(f"{machine['device']}: GPT-2 {size}, B={B}, T={T}. The forecast:")
-    for name, told in forecast(machine, config, B, T, skipped).items():
-        say(f"{name:13} {told['predicted_ms']:8.1f} ms  {told['predicted_mib']:7.0f} MiB")
-    say("Measured, each rung in turns with the one below:")
-    rungs = measure_rungs(machine, config, B, T, device, skipped, seconds, say)
-    if not rungs:
-        raise RuntimeError(f"no rung is left: {skipped}")
-    flags = sorted({flag for rung in rungs for flag in rung["flags"]})
-    return machine | {"size": size, "batch": B, "seq": T, "rungs": rungs, "flags": flags}
 
 
 def run(args: argparse.Namespace) -> None:

@@ -78,6 +78,20 @@ def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
                 return found
 
 
+def batches_of(config: Config, device: torch.device, rank: int = 0, world_size: int = 1) -> BatchStream:
+    """Batches of data.dir's training shards, or of the folders of data.mix. ValueError where those cannot be mixed."""
+    data, B = config.data, config.train.micro_batch
+    kind = DocumentStream if data.documents else BatchStream
+    how = {"T": config.model.block_size, "seed": config.run.seed, "device": device}
+    if data.mix is None:
+        return kind(open_shards(data.dir, "train"), B, rank=rank, world_size=world_size, **how)
+    if data.dir not in data.mix:
+        raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
+    words = load_manifest(data.dir)["fingerprint"]
+    streams = [kind(open_shards(folder, "train", words), 1, **how) for folder in data.mix]
+    return MixedStream(streams, list(data.mix.values()), B, rank, world_size)
+
+
 def stream_of(config: Config, ranks: Ranks) -> BatchStream:
     """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
     dealt = {"rank": ranks.rank, "world_size": ranks.size}
@@ -111,6 +125,13 @@ def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
     return optimizer_for(model, o.lr, train.dtype, **options)
 
 
+def marker_of(data: Data, tokenizer: BPETokenizer | None) -> list[int]:
+    """The tokens that precede an answer. ValueError if the tokenizer of the shards is not known."""
+    if tokenizer is None:
+        raise ValueError(f"data.answers_after needs the tokenizer of {data.dir}; set data.tokenizer")
+    return tokenizer.encode(data.answers_after)
+
+
 def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream: BatchStream) -> Training:
     """A run of these parts, before its first step."""
     c, tokenizer = config, tokenizer_of(config.data, manifest)
@@ -126,6 +147,19 @@ def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream
     seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
     device = next(model.parameters()).device
     return Training(c, device, tokenizer, (held, manifest["eot"]), model, stepper, optimizer, stream, scaler)
+
+
+def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
+    """As first_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
+    if config.lora.rank or config.data.answers_after:
+        raise ValueError("adapters and answers need a complete model; leave out parallel.shard, parallel.tp")
+    if config.init_from is not None:
+        given = given_model(config, manifest)
+        return made_in_parts(given.config, given.named_parameters(), config, ranks)
+    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
+    model, readers = made_in_parts(shape, weights, config, ranks)
+    return scale_init(model), readers
 
 
 def assemble(config: Config, ranks: Ranks | None = None) -> Training:
@@ -149,6 +183,7 @@ def assemble(config: Config, ranks: Ranks | None = None) -> Training:
 
 
 FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
+
 
 FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
 
@@ -214,37 +249,3 @@ def resume(config: Config, ranks: Ranks | None = None) -> Training:
     if ranks.rank == 0:
         run.record = clean(folder, run.step) or run.record
     return run
-
-
-def batches_of(config: Config, device: torch.device, rank: int = 0, world_size: int = 1) -> BatchStream:
-    """Batches of data.dir's training shards, or of the folders of data.mix. ValueError where those cannot be mixed."""
-    data, B = config.data, config.train.micro_batch
-    kind = DocumentStream if data.documents else BatchStream
-    how = {"T": config.model.block_size, "seed": config.run.seed, "device": device}
-    if data.mix is None:
-        return kind(open_shards(data.dir, "train"), B, rank=rank, world_size=world_size, **how)
-    if data.dir not in data.mix:
-        raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
-    words = load_manifest(data.dir)["fingerprint"]
-    streams = [kind(open_shards(folder, "train", words), 1, **how) for folder in data.mix]
-    return MixedStream(streams, list(data.mix.values()), B, rank, world_size)
-
-
-def marker_of(data: Data, tokenizer: BPETokenizer | None) -> list[int]:
-    """The tokens that precede an answer. ValueError if the tokenizer of the shards is not known."""
-    if tokenizer is None:
-        raise ValueError(f"data.answers_after needs the tokenizer of {data.dir}; set data.tokenizer")
-    return tokenizer.encode(data.answers_after)
-
-
-def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
-    """As first_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
-    if config.lora.rank or config.data.answers_after:
-        raise ValueError("adapters and answers need a complete model; leave out parallel.shard, parallel.tp")
-    if config.init_from is not None:
-        given = given_model(config, manifest)
-        return made_in_parts(given.config, given.named_parameters(), config, ranks)
-    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
-    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
-    model, readers = made_in_parts(shape, weights, config, ranks)
-    return scale_init(model), readers

@@ -28,6 +28,13 @@ from nanogpt.model import num_params
 from nanogpt.roofline import mfu, peak_of, step_flops
 
 
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """FLOP/s by the GPU's data sheet, where there is one."""
+    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
+    return rate and 1e12 * rate
+
+
 def pace(run: Training, seconds: float) -> dict:
     """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
     tokens, T = run.config.train.batch_tokens, run.config.model.block_size
@@ -137,10 +144,3 @@ def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], obj
         yield tensorboard(Path(options.dir), step)
     if options.wandb:
         yield wandb(config)
-
-
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """FLOP/s by the GPU's data sheet, where there is one."""
-    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
-    return rate and 1e12 * rate

@@ -24,6 +24,22 @@ from nanogpt.shards import load_manifest
 from nanogpt.trainer import due
 
 
+def measured_loss(run: Training, model: GPT, evaluate: Callable) -> tuple[float, dict]:
+    """The validation loss, by `evaluate` or of answers alone; and for the step's line the floor, and the loss of each
+    other folder of a mixture. Answers alone have no floor.
+    """
+    data, (held, eot), dtype = run.config.data, run.held, run.config.train.dtype
+    found = {key: value for key, value in load_manifest(data.dir).items() if key == "floor"}
+    for folder in [folder for folder in data.mix or () if folder != data.dir]:
+        loss = evaluate(model, held_out(folder, run.config.eval.tokens), eot, precision=dtype)
+        found[f"val_loss of {folder}"] = loss
+        say(f"val loss {loss:.4f} of {folder}")
+    if not data.answers_after:
+        return evaluate(model, held, eot, precision=dtype), found
+    found.pop("floor", None)
+    return answer_loss(model, held, eot, dtype, marker=marker_of(data, run.tokenizer)), found
+
+
 def validate(run: Training, model: GPT) -> dict:
     """The validation loss, and the floor where the data have one. Notes which step was the best. All ranks call it."""
     loss, more = measured_loss(run, model, partial(held_loss, run.ranks, evaluate))
@@ -71,19 +87,3 @@ def look(run: Training, looks: list[Callable]) -> dict:
             found |= each(run, model.to(run.device))
     set_random_states(before, run.device)
     return found
-
-
-def measured_loss(run: Training, model: GPT, evaluate: Callable) -> tuple[float, dict]:
-    """The validation loss, by `evaluate` or of answers alone; and for the step's line the floor, and the loss of each
-    other folder of a mixture. Answers alone have no floor.
-    """
-    data, (held, eot), dtype = run.config.data, run.held, run.config.train.dtype
-    found = {key: value for key, value in load_manifest(data.dir).items() if key == "floor"}
-    for folder in [folder for folder in data.mix or () if folder != data.dir]:
-        loss = evaluate(model, held_out(folder, run.config.eval.tokens), eot, precision=dtype)
-        found[f"val_loss of {folder}"] = loss
-        say(f"val loss {loss:.4f} of {folder}")
-    if not data.answers_after:
-        return evaluate(model, held, eot, precision=dtype), found
-    found.pop("floor", None)
-    return answer_loss(model, held, eot, dtype, marker=marker_of(data, run.tokenizer)), found

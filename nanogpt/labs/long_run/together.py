@@ -35,23 +35,6 @@ def patience() -> float:
     return float(said)
 
 
-@contextmanager
-def one_run(config: Config) -> Iterator[Ranks]:
-    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
-    ranks = torchrun_ranks(config.run.device)
-    check_run(config, ranks)
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # else PyTorch 2.9 records nothing for the watch
-    with ExitStack() as stack:
-        stack.enter_context(process_group(ranks, patience()))
-        stack.enter_context(watched(ranks, patience() / 2))
-        if ranks.rank == 0:
-            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
-        else:
-            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            stack.enter_context(redirect_stdout(nowhere))
-        yield ranks
-
-
 def too_large(config: Config, device: torch.device, ranks: int) -> str:
     """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
 
@@ -79,6 +62,23 @@ def check_run(config: Config, ranks: Ranks) -> None:
     data_parallel(config.parallel, ranks.size)  # is this the number of processes that the layout needs?
     if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
         raise ValueError(reason)
+
+
+@contextmanager
+def one_run(config: Config) -> Iterator[Ranks]:
+    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
+    ranks = torchrun_ranks(config.run.device)
+    check_run(config, ranks)
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # else PyTorch 2.9 records nothing for the watch
+    with ExitStack() as stack:
+        stack.enter_context(process_group(ranks, patience()))
+        stack.enter_context(watched(ranks, patience() / 2))
+        if ranks.rank == 0:
+            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
+        else:
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(redirect_stdout(nowhere))
+        yield ranks
 
 
 def first_alone(ranks: Ranks, call: Callable, *args):

@@ -111,71 +111,6 @@ def one_step(run: Training) -> dict:
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
 
 
-def fit(config: Config, command: str = "the same call") -> Training:
-    """Start the run in config.run.dir, or go on with it, to its last step or until a rank is asked to stop."""
-    with one_run(config) as ranks:
-        run, first = resume(config, ranks), ranks.rank == 0
-        path = run.folder / "metrics.jsonl" if first else os.devnull
-        with open(path, "ab", 0) as metrics, asked_to_stop(run) as why, naming_last_good(run):
-            write = begin(run, metrics, command) if first else []
-            make_steps(run, metrics, lambda: first_reason(ranks, why()), write)
-        say_end(run, command)
-    return run
-
-
-HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
-
-  python -m nanogpt train tiny
-  python -m nanogpt train shakespeare data.source=mine.txt data.dir=data/built/mine
-  python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
-  python -m nanogpt train runs/tiny                              go on with the run in this folder
-
-Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. Its exit
-code is then 130, 143, 1 and 1. 0 says that the run is finished.
-"""
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    every_key = "\n".join(["keys and their defaults:", *key_lines(Config)])
-    looks = {"description": HELP, "epilog": every_key}
-    parser = argparse.ArgumentParser(**looks, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "config", help="a YAML file, the name of one in nanogpt/configs/, or the folder of a run"
-    )
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="all keys are below")
-    parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
-    parser.add_argument(
-        "--depth", type=int, metavar="N", help="layers; width, heads, lr and max_steps follow"
-    )
-    parser.parse_args = parser.parse_intermixed_args  # an override may stand after an option
-    return parser
-
-
-def config_of(args: argparse.Namespace) -> Config:
-    """The run that the options ask for; of a run's folder, the one that was begun there."""
-    file, place = args.config, []
-    if Path(args.config, "config.yaml").is_file():
-        file, place = Path(args.config, "config.yaml"), [f"run.dir={args.config}"]
-    dial = []
-    if args.depth is not None:  # a width of its own may not suit the file's heads
-        others = [override for override in args.overrides if not override.startswith("model.n_")]
-        dial = from_depth(args.depth, load_config(file, others).train.batch_tokens)
-    return load_config(file, [*place, *dial, *args.overrides])
-
-
-def run(args: argparse.Namespace) -> None:
-    """`python -m nanogpt train`, its options parsed."""
-    config = config_of(args)
-    refuse_other_family(config)
-    if args.dry_run:
-        return llama_dry_run(config) if config.family == "llama" else dry_run(config)
-    depth = [] if args.depth is None else ["--depth", str(args.depth)]
-    done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
-    if exit_code(done):
-        raise SystemExit(exit_code(done))
-
-
 def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it. All ranks call it."""
     folder = run.folder / f"step_{run.step:06d}"
@@ -246,3 +181,68 @@ def say_end(run: Training, command: str) -> None:
         say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
     else:
         report(run)
+
+
+def fit(config: Config, command: str = "the same call") -> Training:
+    """Start the run in config.run.dir, or go on with it, to its last step or until a rank is asked to stop."""
+    with one_run(config) as ranks:
+        run, first = resume(config, ranks), ranks.rank == 0
+        path = run.folder / "metrics.jsonl" if first else os.devnull
+        with open(path, "ab", 0) as metrics, asked_to_stop(run) as why, naming_last_good(run):
+            write = begin(run, metrics, command) if first else []
+            make_steps(run, metrics, lambda: first_reason(ranks, why()), write)
+        say_end(run, command)
+    return run
+
+
+HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
+
+  python -m nanogpt train tiny
+  python -m nanogpt train shakespeare data.source=mine.txt data.dir=data/built/mine
+  python -m nanogpt train gpt2-124M train.micro_batch=8 --dry-run
+  python -m nanogpt train runs/tiny                              go on with the run in this folder
+
+Ctrl-C, SIGTERM, a file named `stop` in run.dir and run.minutes end it after the step, with a checkpoint. Its exit
+code is then 130, 143, 1 and 1. 0 says that the run is finished.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    every_key = "\n".join(["keys and their defaults:", *key_lines(Config)])
+    looks = {"description": HELP, "epilog": every_key}
+    parser = argparse.ArgumentParser(**looks, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "config", help="a YAML file, the name of one in nanogpt/configs/, or the folder of a run"
+    )
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="all keys are below")
+    parser.add_argument("--dry-run", action="store_true", help="say what the run would take, and end")
+    parser.add_argument(
+        "--depth", type=int, metavar="N", help="layers; width, heads, lr and max_steps follow"
+    )
+    parser.parse_args = parser.parse_intermixed_args  # an override may stand after an option
+    return parser
+
+
+def config_of(args: argparse.Namespace) -> Config:
+    """The run that the options ask for; of a run's folder, the one that was begun there."""
+    file, place = args.config, []
+    if Path(args.config, "config.yaml").is_file():
+        file, place = Path(args.config, "config.yaml"), [f"run.dir={args.config}"]
+    dial = []
+    if args.depth is not None:  # a width of its own may not suit the file's heads
+        others = [override for override in args.overrides if not override.startswith("model.n_")]
+        dial = from_depth(args.depth, load_config(file, others).train.batch_tokens)
+    return load_config(file, [*place, *dial, *args.overrides])
+
+
+def run(args: argparse.Namespace) -> None:
+    """`python -m nanogpt train`, its options parsed."""
+    config = config_of(args)
+    refuse_other_family(config)
+    if args.dry_run:
+        return llama_dry_run(config) if config.family == "llama" else dry_run(config)
+    depth = [] if args.depth is None else ["--depth", str(args.depth)]
+    done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
+    if exit_code(done):
+        raise SystemExit(exit_code(done))

@@ -22,6 +22,8 @@ from nanogpt.model import GPT
 from nanogpt.precision import LossScaler
 from nanogpt.tokenizer import BPETokenizer
 
+KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
+
 
 @dataclass
 class Training:
@@ -80,6 +82,3 @@ class Training:
         seconds = time.perf_counter() - began
         self.seconds[what] += seconds
         self.longest[what] = max(seconds, self.longest.get(what, 0))
-
-
-KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"

@@ -81,6 +81,11 @@ class Bucket:
         self.missing, self.work = len(self.parameters), None
 
 
+def start_sum(x: Tensor) -> dist.Work:
+    """Begin to sum x over all ranks, in place."""
+    return dist.all_reduce(x, async_op=True)
+
+
 class Buckets:
     """Averages a model's gradients over all ranks while backward computes: in buckets of at most `cap` bytes.
 
@@ -98,8 +103,3 @@ class Buckets:
         """After backward: from here on gradients are means."""
         for bucket in self.buckets:
             bucket.finish(self.size)
-
-
-def start_sum(x: Tensor) -> dist.Work:
-    """Begin to sum x over all ranks, in place."""
-    return dist.all_reduce(x, async_op=True)

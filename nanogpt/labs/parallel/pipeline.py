@@ -162,6 +162,26 @@ def swap(message: Tensor | None, before: tuple | None, op: tuple | None, shape: 
     return came
 
 
+def forward_of(part: GPT, micro_batch: tuple, came: Tensor | None) -> tuple[Tensor, Tensor]:
+    """This stage's input, ids or what came, and its output."""
+    ids, targets = micro_batch
+    x = ids if came is None else came.requires_grad_()
+    return x, forward_stage(part, x, targets)
+
+
+def backward_of(x: Tensor, out: Tensor, came: Tensor) -> Tensor | None:
+    """Backward from the gradient of the output that came: the gradient of the input, which goes back."""
+    out.backward(came)
+    return x.grad
+
+
+def loss_of_all(loss: Tensor, ranks: Ranks) -> Tensor:
+    """The last stage's loss, on all ranks."""
+    if ranks.size > 1:
+        dist.broadcast(loss, ranks.size - 1)
+    return loss
+
+
 def pipeline_step(part: GPT, micro_batches: list, ranks: Ranks, schedule) -> tuple[Tensor, list]:
     """Forward and backward of micro-batches [(x, y), ...]: their mean loss, and spans as simulate's; next is add_tied."""
     shares, held, spans = target_shares(micro_batches), {}, []
@@ -183,26 +203,6 @@ def pipeline_step(part: GPT, micro_batches: list, ranks: Ranks, schedule) -> tup
         spans.append((what, i, chunk, began, time.perf_counter()))
     swap(message, before, None, (), ranks)
     return loss_of_all(loss, ranks), spans
-
-
-def forward_of(part: GPT, micro_batch: tuple, came: Tensor | None) -> tuple[Tensor, Tensor]:
-    """This stage's input, ids or what came, and its output."""
-    ids, targets = micro_batch
-    x = ids if came is None else came.requires_grad_()
-    return x, forward_stage(part, x, targets)
-
-
-def backward_of(x: Tensor, out: Tensor, came: Tensor) -> Tensor | None:
-    """Backward from the gradient of the output that came: the gradient of the input, which goes back."""
-    out.backward(came)
-    return x.grad
-
-
-def loss_of_all(loss: Tensor, ranks: Ranks) -> Tensor:
-    """The last stage's loss, on all ranks."""
-    if ranks.size > 1:
-        dist.broadcast(loss, ranks.size - 1)
-    return loss
 
 
 def add_tied(part: GPT, ranks: Ranks) -> None:

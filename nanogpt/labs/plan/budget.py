@@ -159,20 +159,6 @@ class Card:
 CARDS = {name: Card(sheet, LINKS.get(name, 32)) for name, sheet in PEAKS.items()}
 
 
-def seconds(step: Step, card: Card, mfu: float, **links) -> dict[str, float]:
-    """Of a step, by cause. Assumed: mfu, the share of the data sheet's FLOP/s while it computes; links, Cluster's."""
-    cluster = Cluster(card.rate(step.program), mfu, inside=1e9 * card.link, **links)
-    power = step.tp * step.pp * cluster.flops * mfu
-    found = {"compute": compute_flops(step) / power, "recompute": recompute_flops(step) / power}
-    found["tensor parallel"] = sum(sent.seconds(cluster) for sent in tensor_traffic(step))
-    found["stage to stage"] = sum(sent.seconds(cluster) for sent in stage_traffic(step))
-    found["bubble"] = sum(found.values()) * (step.pp - 1) / step.accumulate
-    sending = sum(sent.seconds(cluster) for sent in data_traffic(step))
-    cover = found["compute"] if step.shard == 3 else found["compute"] * 2 / 3 / step.accumulate
-    found["data parallel"] = sending - min(sending, cluster.overlap * cover)
-    return found
-
-
 def compute_flops(step: Step) -> int:
     """FLOPs of all rows of one of the dp ranks, forward and backward."""
     return step_flops(step.config, step.B * step.accumulate, step.T)
@@ -187,3 +173,17 @@ def recompute_flops(step: Step) -> int:
     if step.program.startswith("pytorch"):
         again -= parts["mlp"] // 2  # one of the MLP's two products, which are equally large
     return step.B * step.accumulate * step.T * again
+
+
+def seconds(step: Step, card: Card, mfu: float, **links) -> dict[str, float]:
+    """Of a step, by cause. Assumed: mfu, the share of the data sheet's FLOP/s while it computes; links, Cluster's."""
+    cluster = Cluster(card.rate(step.program), mfu, inside=1e9 * card.link, **links)
+    power = step.tp * step.pp * cluster.flops * mfu
+    found = {"compute": compute_flops(step) / power, "recompute": recompute_flops(step) / power}
+    found["tensor parallel"] = sum(sent.seconds(cluster) for sent in tensor_traffic(step))
+    found["stage to stage"] = sum(sent.seconds(cluster) for sent in stage_traffic(step))
+    found["bubble"] = sum(found.values()) * (step.pp - 1) / step.accumulate
+    sending = sum(sent.seconds(cluster) for sent in data_traffic(step))
+    cover = found["compute"] if step.shard == 3 else found["compute"] * 2 / 3 / step.accumulate
+    found["data parallel"] = sending - min(sending, cluster.overlap * cover)
+    return found

@@ -26,6 +26,37 @@ from nanogpt.shards import load_manifest
 from nanogpt.training import train_step
 
 
+def adapter_numbers(shape: GPTConfig, config: Config) -> int:
+    """How many numbers the adapters of a run have; 0 if it has none. ValueError for adapters that cannot be."""
+    lora = config.lora
+    if not lora.rank:
+        return 0
+    with torch.device("meta"):
+        model = add_lora(GPT(shape), lora.rank, lora.alpha, lora.targets)
+    return sum(p.numel() for p in lora_parameters(model).values())
+
+
+def frozen(parts: dict[tuple, float], shape: GPTConfig, config: Config) -> dict[tuple, float]:
+    """Seconds by part and phase, corrected for frozen matrices: they need no gradient, and no update."""
+    numbers, L = adapter_numbers(shape, config), shape.n_layer
+    if not numbers:
+        return parts
+    shares = {("qkv", "backward"): (L - 1) / (2 * L), ("embedding", "backward"): 0.0}
+    shares |= {(part, "backward"): 0.5 for part in ("proj", "mlp", "head")}
+    shares["optimizer", "update"] = numbers / num_params(shape)
+    return {key: seconds * shares.get(key, 1.0) for key, seconds in parts.items()}
+
+
+def planned(shape: GPTConfig, config: Config) -> Step:
+    """A micro-batch of the run as the planner counts it: in its precision, with its section `parallel`."""
+    c = config.parallel
+    program = f"pytorch-{config.train.dtype}".removesuffix("-float32")
+    again = "block" if c.recompute else "none"
+    layout = {"dp": c.dp or 1, "shard": 3 if c.shard else 0, "tp": c.tp}
+    T = config.model.block_size
+    return Step(shape, config.train.micro_batch, T, program, shape.flash, again, **layout)
+
+
 def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
     """What the device's roofline allows at least for a step: its micro-batches with what they recompute, and one update."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
@@ -75,6 +106,16 @@ def say_time(steps: int, least: float, measured: float | None) -> None:
         )
 
 
+def of_adapters(held: dict[str, float], shape: GPTConfig, config: Config) -> dict[str, float]:
+    """Bytes by category, of all weights, corrected for a run that trains adapters alone: they have the gradients and averages."""
+    numbers, P = adapter_numbers(shape, config), num_params(shape)
+    if not numbers:
+        return held
+    states = [name for name in ("gradients", "optimizer", "moments", "masters") if name in held]
+    few = {name: held[name] * numbers / P for name in states}
+    return held | few | {"parameters": held["parameters"] * (P + numbers) / P}
+
+
 def say_memory(shape: GPTConfig, config: Config) -> None:
     """Print what a GPU keeps at the peak of a step, in the run's precision, by chapter 22's list."""
     held = of_adapters(footprint(planned(shape, config)), shape, config)
@@ -105,6 +146,20 @@ def shape_of(config: Config, vocab_size: int) -> GPTConfig:
     return shape
 
 
+def say_epochs(config: Config) -> None:
+    """Print how often the run reads each of its folders whose shards are there."""
+    c, T = config, config.model.block_size
+    weights = c.data.mix or {c.data.dir: 1}
+    for folder, weight in weights.items():
+        if not Path(folder, "manifest.json").exists():
+            continue
+        tokens = c.train.max_steps * c.train.batch_tokens * weight / sum(weights.values())
+        train = load_manifest(folder)["splits"]["train"]
+        n, what = (train["documents"] * T, "documents") if c.data.documents else (train["tokens"], "tokens")
+        where = f" in {folder}" if c.data.mix else ""
+        print(f"epochs      {tokens / n:.2f} of {train[what]:,} {what}{where}")
+
+
 def dry_run(config: Config) -> None:
     """Print what a run would take; nothing is written, and data that are not there are not made."""
     c, device, known = config, pick_device(config.run.device), Path(config.data.dir, "manifest.json").exists()
@@ -121,58 +176,3 @@ def dry_run(config: Config) -> None:
     print(f"steps       {steps:,} of {tokens:,} tokens: {c.micro_batches} × {B} rows of {T}")
     say_epochs(c)
     say_time(steps, *step_seconds(shape, c, device, measure_roofline(device)))
-
-
-def adapter_numbers(shape: GPTConfig, config: Config) -> int:
-    """How many numbers the adapters of a run have; 0 if it has none. ValueError for adapters that cannot be."""
-    lora = config.lora
-    if not lora.rank:
-        return 0
-    with torch.device("meta"):
-        model = add_lora(GPT(shape), lora.rank, lora.alpha, lora.targets)
-    return sum(p.numel() for p in lora_parameters(model).values())
-
-
-def of_adapters(held: dict[str, float], shape: GPTConfig, config: Config) -> dict[str, float]:
-    """Bytes by category, of all weights, corrected for a run that trains adapters alone: they have the gradients and averages."""
-    numbers, P = adapter_numbers(shape, config), num_params(shape)
-    if not numbers:
-        return held
-    states = [name for name in ("gradients", "optimizer", "moments", "masters") if name in held]
-    few = {name: held[name] * numbers / P for name in states}
-    return held | few | {"parameters": held["parameters"] * (P + numbers) / P}
-
-
-def frozen(parts: dict[tuple, float], shape: GPTConfig, config: Config) -> dict[tuple, float]:
-    """Seconds by part and phase, corrected for frozen matrices: they need no gradient, and no update."""
-    numbers, L = adapter_numbers(shape, config), shape.n_layer
-    if not numbers:
-        return parts
-    shares = {("qkv", "backward"): (L - 1) / (2 * L), ("embedding", "backward"): 0.0}
-    shares |= {(part, "backward"): 0.5 for part in ("proj", "mlp", "head")}
-    shares["optimizer", "update"] = numbers / num_params(shape)
-    return {key: seconds * shares.get(key, 1.0) for key, seconds in parts.items()}
-
-
-def say_epochs(config: Config) -> None:
-    """Print how often the run reads each of its folders whose shards are there."""
-    c, T = config, config.model.block_size
-    weights = c.data.mix or {c.data.dir: 1}
-    for folder, weight in weights.items():
-        if not Path(folder, "manifest.json").exists():
-            continue
-        tokens = c.train.max_steps * c.train.batch_tokens * weight / sum(weights.values())
-        train = load_manifest(folder)["splits"]["train"]
-        n, what = (train["documents"] * T, "documents") if c.data.documents else (train["tokens"], "tokens")
-        where = f" in {folder}" if c.data.mix else ""
-        print(f"epochs      {tokens / n:.2f} of {train[what]:,} {what}{where}")
-
-
-def planned(shape: GPTConfig, config: Config) -> Step:
-    """A micro-batch of the run as the planner counts it: in its precision, with its section `parallel`."""
-    c = config.parallel
-    program = f"pytorch-{config.train.dtype}".removesuffix("-float32")
-    again = "block" if c.recompute else "none"
-    layout = {"dp": c.dp or 1, "shard": 3 if c.shard else 0, "tp": c.tp}
-    T = config.model.block_size
-    return Step(shape, config.train.micro_batch, T, program, shape.flash, again, **layout)

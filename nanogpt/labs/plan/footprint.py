@@ -63,6 +63,16 @@ def check_step(step) -> None:
         raise ValueError(f"shard={step.shard} must be 0, 1, 2 or 3")
 
 
+OLD = {"projections": True, "shared_output": True}  # llm.c's file of spring 2024
+PROGRAMS = PYTORCH | {
+    "llm.c": Program(2, 2, 4, **HALF, logits=2, shared_output=True, scratch=5, pad=128),
+    "llm.c-2024": Program(4, 4, **OLD),
+    "llm.c-2024-bf16": Program(2, 2, norms=2, **HALF, stats=2, logits=2, **OLD),
+    "llm.c-cpu": Program(4, 4, logits=8, tables=2, projections=True),
+    "megatron": Program(2, 4, 4, **HALF, pad=128),  # fp16, gradients summed in float32
+}
+
+
 @dataclass(frozen=True)
 class Step:
     """A training step on dp × tp × pp GPUs, seen from one GPU of a pipeline's `stage`. ValueError if it cannot be."""
@@ -218,13 +228,3 @@ def largest_batch(step: Step, nbytes: float) -> int:
         one, two = (sum(footprint(replace(each, B=B)).values()) for B in (1, 2))
         most.append(math.floor((nbytes - one) / (two - one)) + 1)
     return max(0, min(most))
-
-
-OLD = {"projections": True, "shared_output": True}  # llm.c's file of spring 2024
-PROGRAMS = PYTORCH | {
-    "llm.c": Program(2, 2, 4, **HALF, logits=2, shared_output=True, scratch=5, pad=128),
-    "llm.c-2024": Program(4, 4, **OLD),
-    "llm.c-2024-bf16": Program(2, 2, norms=2, **HALF, stats=2, logits=2, **OLD),
-    "llm.c-cpu": Program(4, 4, logits=8, tables=2, projections=True),
-    "megatron": Program(2, 4, 4, **HALF, pad=128),  # fp16, gradients summed in float32
-}

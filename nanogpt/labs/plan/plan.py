@@ -166,18 +166,6 @@ def plan_lines(args: argparse.Namespace) -> Iterator[tuple]:
     yield from time_lines(step, card, args)
 
 
-def run(args: argparse.Namespace) -> None:
-    """Print the plan; with --plot, draw it too. SystemExit with code 1, so that a script can tell, if it does not fit."""
-    step, device, mib, card = asked(args)
-    what = f"{model_of(args)[0]}: {num_params(step.config):,} parameters, {step.program}"
-    print(f"{what}, on {step.dp * step.tp * step.pp} × {device} ({card.sheet.source})")
-    say(plan_lines(args))
-    if args.plot:
-        draw(step, mib, args.overhead, args.plot)
-    if largest_batch(step, (mib - args.overhead) * 2**20) < step.B:
-        raise SystemExit(1)
-
-
 def draw(step: Step, mib: int, overhead: float, file: str) -> None:
     """Draw the memory of each stage's GPUs as stacked bars against the card's, into a file."""
     from matplotlib.figure import Figure  # here: the table needs no matplotlib
@@ -195,3 +183,15 @@ def draw(step: Step, mib: int, overhead: float, file: str) -> None:
     ax.set_xlabel("GiB on a GPU; dashed: what the card has")
     fig.legend(loc="outside upper center", ncols=5, fontsize=8)
     fig.savefig(file)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the plan; with --plot, draw it too. SystemExit with code 1, so that a script can tell, if it does not fit."""
+    step, device, mib, card = asked(args)
+    what = f"{model_of(args)[0]}: {num_params(step.config):,} parameters, {step.program}"
+    print(f"{what}, on {step.dp * step.tp * step.pp} × {device} ({card.sheet.source})")
+    say(plan_lines(args))
+    if args.plot:
+        draw(step, mib, args.overhead, args.plot)
+    if largest_batch(step, (mib - args.overhead) * 2**20) < step.B:
+        raise SystemExit(1)
