@@ -250,7 +250,7 @@ def test_definitions_may_use_each_other_and_what_runs_at_once_comes_first():
     text = text_of(cell)
     assert max(text.index("def even"), text.index("def odd")) < text.index("FIVE")
     exec(text, {})
-    cell = "#| export\ndef mark(f): return X and f\n@mark\ndef g(): return mark\nX = 1\nY = g()"
+    cell = "#| export\ndef mark(f): return X and f\n@mark\ndef g(): return mark\n\nX = 1\n\nY = g()"
     text = text_of(cell)
     exec(text, {})
     assert text.index("X = 1") < text.index("def mark")
