@@ -1,6 +1,7 @@
 """GPT-2: attention, blocks and the model, its initialisation, and counts of its parameters and FLOPs.
 
-Exported from notebooks/04_attention.ipynb, grown by notebooks/05_gpt.ipynb.
+Exported from notebooks/04_attention.ipynb, grown by notebooks/05_gpt.ipynb, notebooks/06_pretrained.ipynb and
+notebooks/08_sampling.ipynb.
 """
 
 import math
@@ -221,6 +222,22 @@ class GPT(nn.Module):
         logits = self.lm_head(self.transformer.ln_f(x))  # (B, T, vocab_rows)
         loss = None if targets is None else next_token_loss(logits, targets)
         return logits[..., : self.config.vocab_size], loss
+
+    @classmethod
+    def from_pretrained(cls, name_or_dir, **options) -> "GPT":
+        """GPT-2's weights from a Hugging Face folder or repository, such as "gpt2": `nanogpt.pretrained.from_hf`."""
+        from nanogpt.pretrained import from_hf  # here: pretrained builds GPTs itself
+
+        return from_hf(name_or_dir, **options)
+
+    @torch.no_grad()
+    def generate(self, idx: Tensor, max_new_tokens: int, **options) -> Tensor:
+        """Continue idx (B, T): (B, T + max_new_tokens). options: temperature, top_k ... of nanogpt.sampling.stream_batch."""
+        from nanogpt.sampling import stream_batch  # here: sampling imports the model
+
+        columns = list(stream_batch(self, idx.tolist(), max_new_tokens, **options))
+        new = idx.new_tensor(columns).view(-1, len(idx)).T  # (B, max_new_tokens)
+        return torch.cat([idx, new], 1)
 
 
 @singledispatch

@@ -677,6 +677,26 @@ print("from_hf reads the same weights as to_hf wrote:", same_weights(from_hf(BUI
 
 # %% [markdown]
 r"""
+In nanoGPT, minGPT and `transformers` the call is `GPT.from_pretrained("gpt2")`. Ours is the same function under this name:
+"""
+
+
+# %%
+#| export model
+class GPT(GPT):
+    @classmethod
+    def from_pretrained(cls, name_or_dir, **options) -> "GPT":
+        """GPT-2's weights from a Hugging Face folder or repository, such as "gpt2": `nanogpt.pretrained.from_hf`."""
+        from nanogpt.pretrained import from_hf  # here: pretrained builds GPTs itself
+
+        return from_hf(name_or_dir, **options)
+
+
+# %%
+print("and by this name:", same_weights(GPT.from_pretrained(BUILT / "ours"), model))
+
+# %% [markdown]
+r"""
 How does `from_hf` react to broken checkpoints? We write seven checkpoints with one mistake in each, and print the messages. In the first four
 the arrays are wrong, and in the last three a setting in config.json.
 """

@@ -621,6 +621,29 @@ def generate(model: GPT, prompt: Sequence[int], max_new_tokens: int, **options) 
 
 # %% [markdown]
 r"""
+Many programs call `model.generate(idx, n)` with a tensor of ids, one row for each text, and want the rows back with n more columns. That is `stream_batch` for texts of one length:
+"""
+
+
+# %%
+#| export model
+class GPT(GPT):
+    @torch.no_grad()
+    def generate(self, idx: Tensor, max_new_tokens: int, **options) -> Tensor:
+        """Continue idx (B, T): (B, T + max_new_tokens). options: temperature, top_k ... of nanogpt.sampling.stream_batch."""
+        from nanogpt.sampling import stream_batch  # here: sampling imports the model
+
+        columns = list(stream_batch(self, idx.tolist(), max_new_tokens, **options))
+        new = idx.new_tensor(columns).view(-1, len(idx)).T  # (B, max_new_tokens)
+        return torch.cat([idx, new], 1)
+
+
+# %%
+ids = torch.tensor([[tokenizer.eot], [tokenizer.eot]])
+print(GPT.generate(model, ids, 5, temperature=0))
+
+# %% [markdown]
+r"""
 *Check.* Both bugs of the tutorial's sampler are gone: dropout changes nothing, and the random state is untouched. And a law:
 three texts of different length, written together with a cache, get the ids that our first loop writes for each of them alone.
 """

@@ -16,6 +16,7 @@ worth training on?
 # %%
 #| default_exp labs.corpora.cuts
 #| doc labs.corpora.cuts: Where a text may be cut so that no id changes, in memory and in a file of any size.
+#| doc prepare: One text file into shards, in one process.
 #| doc labs.corpora.sources: Documents from text, JSONL, CSV and parquet files of any size, in chunks.
 #| doc labs.corpora.vocab: GPT-2's vocab.json and merges.txt, texts encoded by tiktoken, and bytes of text per token.
 import csv
@@ -479,7 +480,162 @@ print(f"{len(pieces)} shards, the same bytes as from a run that was never stoppe
 r"""
 However often the run is killed, the files that exist are complete, and the finished folder is the same to the byte. Chapter 16b builds its command on this rule. It adds pieces
 of many files, a manifest for each piece, and several processes.
+"""
 
+# %% [markdown]
+r"""
+Two programs that write into one folder would destroy each other's files. `alone_in` keeps the second one out: the operating system gives a lock to one process, and takes it back when that
+process ends, however that happens. Nothing is left behind that somebody would have to delete by hand. We ask for the same folder twice:
+"""
+
+
+# %%
+#| export files
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
+    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
+    if out.is_file():
+        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "ab") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+# %%
+try:
+    with alone_in(Path("../data/built/alone")), alone_in(Path("../data/built/alone")):
+        print("two programs would write into it")
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+r"""
+## A text file into shards
+
+With these parts, a text becomes shards in one function. `read_documents` reads a file and cuts it into documents, at its blank lines. `prepare_text` trains a tokenizer if it is given a number, encodes the documents, deals them to training and validation by their hashes (chapter 03), and
+writes the shards and then the manifest. It reads the text as a whole and works in one process: enough for a book, and for everything that the trainer of chapter 17d is told to read. Chapter 16b's command does the same for texts of any size.
+"""
+
+
+# %%
+#| export prepare
+import hashlib
+import re
+from importlib import import_module
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+
+from nanogpt.files import alone_in
+from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, split_of, write_shard
+from nanogpt.tokenizer import BPETokenizer
+
+
+# %%
+#| export prepare
+LEARN = 1 << 24  # characters of a text that a new tokenizer learns from
+BLANK_LINES = re.compile(
+    r"[^\r\n][\r\n]*?\n\r?\n[\r\n]*(?=[^\r\n])"
+)  # the end of a document, and what follows it
+
+
+def read_documents(source: str | Path, paragraphs: bool = True) -> list[str]:
+    """The documents of a UTF-8 text file: one ends at each blank line, or the text is one. ValueError if it is empty or no text."""
+    path = Path(source)
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start:,} is not UTF-8; convert it, say with iconv") from None
+    # a document keeps the blank lines at its end, so that all of them together are the text
+    cuts = [found.end() for found in BLANK_LINES.finditer(text)] if paragraphs else []
+    documents = [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
+    if not text:
+        raise ValueError(f"{path} is empty")
+    return documents
+
+
+# %%
+#| export prepare
+def prepare_text(
+    source: str | Path, folder: str | Path, tokenizer: int | str | Path = "gpt2", val=0.1, paragraphs=True
+) -> dict:
+    """Write a text file as shards into a folder, whole or not at all; the manifest.
+
+    tokenizer: "gpt2", a tokenizer.json, or how many tokens a new one is to have, which is saved beside the shards. Each
+    document's hash sends it to train or, with the probability `val`, to val; a text that is one document goes to train.
+    A folder and other kinds of files are left to the command `prepare` (chapter 16b).
+    """
+    source, folder = Path(source), Path(folder)
+    if source.is_dir() or source.suffix in (".jsonl", ".csv", ".parquet"):
+        if isinstance(tokenizer, int):
+            raise ValueError(
+                f"{source}: a tokenizer is learned from one text file; name a tokenizer.json, or gpt2"
+            )
+        lab = import_module("nanogpt.labs.corpora.prepare")
+        return lab.prepare(source, folder, tokenizer, val, 0.0, paragraphs)
+    documents = read_documents(source, paragraphs)
+    with alone_in(folder, "prepare", "choose another folder"):
+        # the tokenizer
+        if isinstance(tokenizer, int):
+            ends = accumulate(map(len, documents))
+            coder = BPETokenizer.train(
+                (d for d, end in zip(documents, ends) if end - len(d) < LEARN), tokenizer
+            )
+            coder.save(folder / "tokenizer.json")
+        else:
+            coder = BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
+        # the ids of each document, in its split, behind <|endoftext|>
+        ids = {split: [] for split in SPLITS}
+        for document in documents:
+            digest = hashlib.sha256(document.encode()).digest()
+            split = split_of(digest, val, 0.0) if paragraphs else "train"
+            ids[split] += [coder.eot, *coder.encode(document)]
+        # shards, and what is in them
+        splits = {}
+        for split, tokens in ids.items():
+            if tokens:
+                path = folder / f"{split}_000000.bin"
+                write_shard(path, np.array(tokens))
+                shard = {"file": path.name, "tokens": len(tokens), "sha256": file_sha256(path)}
+                splits[split] = {
+                    "tokens": len(tokens),
+                    "documents": tokens.count(coder.eot),
+                    "shards": [shard],
+                }
+        return save_manifest(folder, {"source": source.name, "splits": splits} | identity(coder))
+
+
+# %%
+written = prepare_text(path, folder / "prepared", VOCAB)
+for split, said in written["splits"].items():
+    print(f"{split}: {said['documents']:,} documents, {said['tokens']:,} tokens")
+document = BPETokenizer.load(folder / "prepared/tokenizer.json").decode(
+    read_shard(folder / "prepared/val_000000.bin")[1:40].tolist()
+)
+print(document.splitlines()[0])
+
+# %% [markdown]
+r"""
 ## Bytes per token
 
 Before a run of several days begins, one simple number can reveal a wrong tokenizer: how many bytes of text does a token stand for? `bytes_per_token` computes it, and warns if nearly every byte is a token.
@@ -1268,51 +1424,6 @@ class DocumentStream(DocumentStream):
     def state_dict(self) -> dict:
         return BatchStream.state_dict(self) | {"counts": "rows"}  # its position is a number of rows
 
-
-# %% [markdown]
-r"""
-Two programs that write into one folder would destroy each other's files. `alone_in` keeps the second one out: the operating system gives a lock to one process, and takes it back when that
-process ends, however that happens. Nothing is left behind that somebody would have to delete by hand. We ask for the same folder twice:
-"""
-
-
-# %%
-#| export files
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
-
-@contextmanager
-def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
-    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
-    if out.is_file():
-        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "ab") as file:
-        try:
-            if os.name == "nt":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-
-
-# %%
-try:
-    with alone_in(Path("../data/built/alone")), alone_in(Path("../data/built/alone")):
-        print("two programs would write into it")
-except ValueError as error:
-    print(error)
 
 # %% [markdown]
 r"""

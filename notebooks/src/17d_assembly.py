@@ -112,9 +112,9 @@ The million is 11.27 deviations from the mean, and a billion would be just as fa
 
 ## From the file to the data
 
-Now we turn to the run. Its configuration names a folder of shards. If there are no shards yet, it also says from what they can be made: from the course's stories, or from a text, which chapter 16b's `prepare` cuts into shards.
+Now we turn to the run. Its configuration names a folder of shards. If there are no shards yet, it also says from what they can be made: from the course's stories, or from a text, which chapter 16's `prepare_text` cuts into shards.
 
-`make_data` makes them. If the file gives the tokenizer as a number, this is the size of a vocabulary, and a tokenizer of this size is trained first. For that, `cut_files` and `blocks_in` of chapter 16 read the first 16 MB of the text.
+`make_data` makes them. If the file gives the tokenizer as a number, this is the size of a vocabulary, and a tokenizer of this size is trained first.
 `ensure_data` calls `make_data` only if the folder has no manifest, and returns the manifest. (The next two cells are the imports of the module.)
 """
 
@@ -130,8 +130,6 @@ import numpy as np
 import torch
 
 from nanogpt.device import pick_device, seed_everything
-from nanogpt.labs.corpora.prepare import prepare
-from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.stories import ensure_corpus
 
@@ -142,6 +140,7 @@ from nanogpt.config import Config, Data, config_dict, keys
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.optim import make_optimizer
 from nanogpt.precision import LossScaler, why_not
+from nanogpt.prepare import prepare_text
 from nanogpt.pretrained import from_hf, read_json
 from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.tokenizer import BPETokenizer
@@ -153,16 +152,10 @@ from nanogpt.weights import load_model
 #| export
 def make_data(data: Data) -> None:
     """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
-    folder, tokenizer = Path(data.dir), data.tokenizer
     if data.source == "stories":
-        ensure_corpus(folder)
-        return
-    source = Path(data.source)
-    if isinstance(tokenizer, int):  # one of so many tokens, learned from the text's first 16 MB
-        spans = next(cut_files(find_files(source), 1 << 24, data.paragraphs))
-        texts = (text for span in spans for _, block in blocks_in(span, 1 << 20) for text in block)
-        BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
-    prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
+        ensure_corpus(Path(data.dir))
+    else:
+        prepare_text(data.source, data.dir, data.tokenizer, data.val, data.paragraphs)
 
 
 def ensure_data(data: Data) -> dict:

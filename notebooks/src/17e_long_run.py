@@ -690,7 +690,9 @@ Two errors end a run until somebody has done something about them: too many loss
 
 # %%
 #| export labs.long_run.stopping
-from nanogpt.labs.corpora.prepare import DISK_FULL
+import errno
+
+DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
 
 
 @contextmanager

@@ -662,3 +662,11 @@ def test_a_cache_with_the_config_alone_is_completed(hub):
     assert "someone/whole" in said and "nan" not in said
     expected = sum(p.double().sum() for p in from_hf(hub.root / "someone/whole").parameters()).item()
     assert hub("someone/whole") == [str(expected)]
+
+
+def test_the_class_loads_by_the_name_that_everybody_tries_first(tmp_path):
+    model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8))
+    to_hf(model, tmp_path)
+    again = GPT.from_pretrained(tmp_path, dropout=0.1)
+    assert type(again) is GPT and again.config.dropout == 0.1
+    assert all(torch.equal(p, q) for p, q in zip(again.parameters(), model.parameters()))

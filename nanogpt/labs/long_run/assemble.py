@@ -18,8 +18,6 @@ from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.device import pick_device, seed_everything
 from nanogpt.distributed import Ranks
 from nanogpt.labs.corpora.mixture import MixedStream
-from nanogpt.labs.corpora.prepare import prepare
-from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files
 from nanogpt.labs.llama.runs import given_of, new_of
 from nanogpt.labs.long_run.given import given_model
 from nanogpt.labs.long_run.together import first_alone, refuse_other_runs
@@ -38,6 +36,7 @@ from nanogpt.labs.tuning.answers import only_answers
 from nanogpt.lora import add_lora, load_adapter, lora_parameters
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import LossScaler, why_not
+from nanogpt.prepare import prepare_text
 from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
@@ -46,16 +45,10 @@ from nanogpt.training import scale_init
 
 def make_data(data: Data) -> None:
     """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
-    folder, tokenizer = Path(data.dir), data.tokenizer
     if data.source == "stories":
-        ensure_corpus(folder)
-        return
-    source = Path(data.source)
-    if isinstance(tokenizer, int):  # one of so many tokens, learned from the text's first 16 MB
-        spans = next(cut_files(find_files(source), 1 << 24, data.paragraphs))
-        texts = (text for span in spans for _, block in blocks_in(span, 1 << 20) for text in block)
-        BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
-    prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
+        ensure_corpus(Path(data.dir))
+    else:
+        prepare_text(data.source, data.dir, data.tokenizer, data.val, data.paragraphs)
 
 
 def ensure_data(data: Data) -> dict:

@@ -3,13 +3,13 @@
 Exported from notebooks/17e_long_run.ipynb, grown by notebooks/20a_many_processes.ipynb.
 """
 
+import errno
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from nanogpt.labs.corpora.prepare import DISK_FULL
 from nanogpt.labs.long_run.training import Training
 
 
@@ -56,6 +56,9 @@ def exit_code(training: Training) -> int:
     if training.stopped in ("SIGINT", "SIGTERM"):
         return 128 + signal.Signals[training.stopped]
     return 0 if "TORCHELASTIC_RUN_ID" in os.environ else 1
+
+
+DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
 
 
 @contextmanager
