@@ -1,17 +1,14 @@
 """What a run has written, as text and read back; and how far out its newest step is.
 
 Exported from notebooks/17_trainer.ipynb, grown by notebooks/17b_checkpoints.ipynb,
-notebooks/17d_assembly.ipynb, notebooks/17e_long_run.ipynb and notebooks/22b_formats.ipynb.
+notebooks/17d_assembly.ipynb and notebooks/17e_long_run.ipynb.
 """
 
 import json
 import math
-import re
 import sys
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
 SHOWN = {
     "lr": "lr {:.2e}",
@@ -60,60 +57,13 @@ def steps_in(path: Path) -> list[dict]:
     return [steps[step] for step in sorted(steps)]
 
 
-NAMES = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag_norm"}
-
-
-def read_log(path: str | Path) -> list[dict]:
-    """The steps of llm.c's main.log as rows of metrics.jsonl. A line that is not whole is left out, and stderr says so."""
-    rows = {}
-    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        if number == len(lines) and not line.endswith("\n"):
-            print(f"{path}: the last line is torn and left out", file=sys.stderr)
-        elif not re.fullmatch(r"s:\d+( \w+:-?(\d+\.?\d*(e-?\d+)?|nan|inf))+\n", line):
-            raise ValueError(f"{path}, line {number}: not a line of llm.c's main.log: {line[:40].strip()}")
-        else:
-            step, *said = (pair.split(":") for pair in line.split())
-            row = rows.setdefault(s := int(step[1]) + ("trl:" in line), {"step": s})
-            row |= {NAMES.get(key, key): float(value) for key, value in said}
-    if not rows:
-        raise ValueError(f"{path} holds no step yet")
-    return [rows[step] for step in sorted(rows)]
-
-
 def read_metrics(path: str | Path) -> list[dict]:
-    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it, or llm.c's main.log.
+    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
 
     A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
     """
     path = Path(path)
-    if path.suffix == ".log":
-        return read_log(path)
     return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
-
-
-WINDOW = 128
-
-
-class Window(deque):
-    """The last 128 finite values of a run. The list of them is its state."""
-
-    def __init__(self, values: Iterable[float] = ()):
-        super().__init__(values, maxlen=WINDOW)
-
-    def z(self, value: float) -> float | None:
-        """Take a value in: its distance from the window's mean in standard deviations (llm.c, outlier_detector.h).
-
-        None while the window is not full, and for a value that is not finite, which is not taken in.
-        """
-        if not math.isfinite(value):
-            return None
-        self.append(value)
-        if len(self) < WINDOW:
-            return None
-        mean = fmean(self)
-        deviation = math.sqrt(fmean((v - mean) ** 2 for v in self))
-        return (value - mean) / deviation if deviation else 0.0
 
 
 def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:

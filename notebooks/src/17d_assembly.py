@@ -53,17 +53,17 @@ there is no score yet. A value that is not finite stays out of the list. Otherwi
 
 
 # %%
-#| export metrics
+#| export labs.long_run.training
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import fmean
 
 WINDOW = 128
 
 
 # %%
-#| export metrics
+#| export labs.long_run.training
 #| blank Window.z: take the value in, then compare it with the mean and deviation of all that is kept
 class Window(deque):
     """The last 128 finite values of a run. The list of them is its state."""
@@ -690,6 +690,10 @@ bold. A mean alone would hide a single step that took ten times as long.
 
 # %%
 #| export metrics
+import math
+from collections.abc import Sequence
+
+
 def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
     """Steps and values of those lines that have a finite number there."""
     known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
@@ -701,6 +705,7 @@ def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
 import argparse
 import math
 from collections.abc import Sequence
+from importlib import import_module
 from statistics import fmean
 
 from nanogpt.metrics import read_metrics
@@ -757,6 +762,15 @@ show(draw_runs(runs), alt="The loss of two runs: at the lower rate it falls more
 
 # %%
 #| export labs.long_run.plot
+def read_lines(path: str) -> list[dict]:
+    """The steps of a run's folder or its metrics.jsonl; of llm.c's main.log by a lab, which is loaded for that (chapter 22b)."""
+    if path.endswith(".log"):
+        return import_module("nanogpt.labs.formats.llmc").read_log(path)
+    return read_metrics(path)
+
+
+# %%
+#| export labs.long_run.plot
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plot`."""
     parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
@@ -767,7 +781,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt plot`, its options parsed."""
-    fig = draw_runs({name: read_metrics(name) for name in args.runs})
+    fig = draw_runs({name: read_lines(name) for name in args.runs})
     fig.savefig(args.out, dpi=120)
     print(f"{', '.join(args.runs)}: drawn to {args.out}")
 

@@ -32,7 +32,8 @@ from threading import Thread
 from course import kills
 from course.figures import long_run as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.metrics import WINDOW, read_metrics
+from nanogpt.labs.long_run.training import WINDOW
+from nanogpt.metrics import read_metrics
 from nanogpt.shards import read_shard
 from nanogpt.stories import ensure_corpus
 

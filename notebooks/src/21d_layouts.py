@@ -997,7 +997,7 @@ from nanogpt.config import Config
 from nanogpt.device import pick_device
 from nanogpt.labs.long_run.together import first_alone, my_documents, too_large
 from nanogpt.labs.long_run.training import KEPT, Training
-from nanogpt.metrics import Window
+from nanogpt.labs.long_run.training import Window
 from nanogpt.precision import why_not
 
 

@@ -474,17 +474,13 @@ print(f"{back.vocab_size} tokens, the same ones")
 
 # %% [markdown]
 r"""
-llm.c also writes a log, `main.log`, with a short line for each event: `trl` is the training loss, `tel` the loss on held-out text. `read_log` reads it as the lines of our own `metrics.jsonl`, and chapter 17's `read_metrics` grows by the ending `.log`. So `python -m nanogpt plot log124M/main.log runs/mine` draws both.
+llm.c also writes a log, `main.log`, with a short line for each event: `trl` is the training loss, `tel` the loss on held-out text. `read_log` reads it as the lines of our own `metrics.jsonl`, and the commands `plot` and `compare` call it for a file with the ending `.log`. So `python -m nanogpt plot log124M/main.log runs/mine` draws both.
 
 llm.c numbers updates from 0, and our `step` counts them. So lines of training move by one. Lines of validation stay, since llm.c validates before update s, which is after s updates.
 """
 
 # %%
-from nanogpt.metrics import steps_in
-
-
-# %%
-#| export metrics
+#| export labs.formats.llmc
 import re
 import sys
 from pathlib import Path
@@ -511,23 +507,9 @@ def read_log(path: str | Path) -> list[dict]:
 
 
 # %%
-#| export metrics
-#| grows read_metrics
-def read_metrics(path: str | Path) -> list[dict]:
-    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it, or llm.c's main.log.
-
-    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
-    """
-    path = Path(path)
-    if path.suffix == ".log":
-        return read_log(path)
-    return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
-
-
-# %%
 log = "s:0 tel:11.0092\ns:0 trl:11.0079 lr:0.000003 norm:16.32\ns:1 trl:10.8297 lr:0.000006 norm:15.00\n"
 (folder / "main.log").write_text(log)
-print(*read_metrics(folder / "main.log"), sep="\n")
+print(*read_log(folder / "main.log"), sep="\n")
 
 # %% [markdown]
 r"""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanogpt.metrics import WINDOW, Window
+from nanogpt.labs.long_run.training import WINDOW, Window
 
 
 def test_z_is_llmc_s_with_the_new_value_within_its_window():

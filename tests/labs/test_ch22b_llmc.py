@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course.llmc_judge import WANTED, compiled, judge, verdicts, why_no_judge
-from nanogpt import metrics
 from nanogpt.labs.drills.formats import FORMATS, round_to
 from nanogpt.labs.formats import llmc
 from nanogpt.labs.formats.llmc import (
     from_llmc,
+    read_log,
     read_state,
     read_tokenizer,
     to_llmc,
@@ -26,7 +26,6 @@ from nanogpt.labs.formats.llmc import (
     write_tokenizer,
 )
 from nanogpt.labs.long_run import plot
-from nanogpt.metrics import read_log
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.pretrained import from_hf, to_hf
 from nanogpt.shards import write_shard
@@ -275,7 +274,7 @@ def test_plot_draws_llmcs_log_beside_ours(tmp_path, monkeypatch):
     (tmp_path / "main.log").write_text(LOG)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 10.9, "norm": 3.0}\n')
     fig = plot.draw_runs(
-        {name: metrics.read_metrics(tmp_path / name) for name in ("main.log", "metrics.jsonl")}
+        {name: plot.read_lines(str(tmp_path / name)) for name in ("main.log", "metrics.jsonl")}
     )
     labels = [text.get_text() for text in fig.axes[0].get_legend().get_texts()]
     assert labels == ["main.log", "metrics.jsonl"]

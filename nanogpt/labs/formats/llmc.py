@@ -4,6 +4,8 @@ Exported from notebooks/22b_formats.ipynb.
 """
 
 import math
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -190,3 +192,24 @@ def read_tokenizer(path: str | Path) -> BPETokenizer:
     if at != len(data) or len(tokens) != n or eot != n - 1 or tokens[-1] != EOT.encode():
         raise ValueError(f"{path} is damaged: not {n:,} tokens, of which {EOT} is the last; copy it again")
     return BPETokenizer(tokens[:-1])
+
+
+NAMES = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag_norm"}
+
+
+def read_log(path: str | Path) -> list[dict]:
+    """The steps of llm.c's main.log as rows of metrics.jsonl. A line that is not whole is left out, and stderr says so."""
+    rows = {}
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if number == len(lines) and not line.endswith("\n"):
+            print(f"{path}: the last line is torn and left out", file=sys.stderr)
+        elif not re.fullmatch(r"s:\d+( \w+:-?(\d+\.?\d*(e-?\d+)?|nan|inf))+\n", line):
+            raise ValueError(f"{path}, line {number}: not a line of llm.c's main.log: {line[:40].strip()}")
+        else:
+            step, *said = (pair.split(":") for pair in line.split())
+            row = rows.setdefault(s := int(step[1]) + ("trl:" in line), {"step": s})
+            row |= {NAMES.get(key, key): float(value) for key, value in said}
+    if not rows:
+        raise ValueError(f"{path} holds no step yet")
+    return [rows[step] for step in sorted(rows)]

@@ -6,7 +6,8 @@ Exported from notebooks/17f_killed_run.ipynb.
 import argparse
 import math
 
-from nanogpt.metrics import column, read_metrics
+from nanogpt.labs.long_run.plot import read_lines
+from nanogpt.metrics import column
 
 
 def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt compare`, its options parsed. ValueError if the losses differ by more than the bound."""
     if not args.bound >= 0:
         raise ValueError(f"--bound {args.bound} is a difference, at least 0")
-    a, b = map(read_metrics, args.runs)
+    a, b = map(read_lines, args.runs)
     (worst, loss), *others = (verdict(a, b, name) for name in ("loss", "norm", "lr"))
     if worst > args.bound:
         raise ValueError(f"{loss}: beyond the bound of {args.bound:g}")

@@ -6,6 +6,7 @@ Exported from notebooks/17d_assembly.ipynb.
 import argparse
 import math
 from collections.abc import Sequence
+from importlib import import_module
 from statistics import fmean
 
 from nanogpt.metrics import column, read_metrics
@@ -50,6 +51,13 @@ def draw_runs(runs: dict[str, Sequence[dict]]):
     return fig
 
 
+def read_lines(path: str) -> list[dict]:
+    """The steps of a run's folder or its metrics.jsonl; of llm.c's main.log by a lab, which is loaded for that (chapter 22b)."""
+    if path.endswith(".log"):
+        return import_module("nanogpt.labs.formats.llmc").read_log(path)
+    return read_metrics(path)
+
+
 def parser() -> argparse.ArgumentParser:
     """The options of `python -m nanogpt plot`."""
     parser = argparse.ArgumentParser(description="Draw loss, norm, rate and throughput of runs together.")
@@ -60,6 +68,6 @@ def parser() -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt plot`, its options parsed."""
-    fig = draw_runs({name: read_metrics(name) for name in args.runs})
+    fig = draw_runs({name: read_lines(name) for name in args.runs})
     fig.savefig(args.out, dpi=120)
     print(f"{', '.join(args.runs)}: drawn to {args.out}")

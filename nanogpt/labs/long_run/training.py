@@ -4,12 +4,14 @@ Exported from notebooks/17d_assembly.ipynb, grown by notebooks/20a_many_processe
 notebooks/21d_layouts.ipynb.
 """
 
+import math
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
@@ -17,10 +19,33 @@ from nanogpt.checkpoint import random_states, set_random_states
 from nanogpt.config import Config, config_dict
 from nanogpt.data import BatchStream
 from nanogpt.distributed import Ranks
-from nanogpt.metrics import Window
 from nanogpt.model import GPT
 from nanogpt.precision import LossScaler
 from nanogpt.tokenizer import BPETokenizer
+
+WINDOW = 128
+
+
+class Window(deque):
+    """The last 128 finite values of a run. The list of them is its state."""
+
+    def __init__(self, values: Iterable[float] = ()):
+        super().__init__(values, maxlen=WINDOW)
+
+    def z(self, value: float) -> float | None:
+        """Take a value in: its distance from the window's mean in standard deviations (llm.c, outlier_detector.h).
+
+        None while the window is not full, and for a value that is not finite, which is not taken in.
+        """
+        if not math.isfinite(value):
+            return None
+        self.append(value)
+        if len(self) < WINDOW:
+            return None
+        mean = fmean(self)
+        deviation = math.sqrt(fmean((v - mean) ** 2 for v in self))
+        return (value - mean) / deviation if deviation else 0.0
+
 
 KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
 
