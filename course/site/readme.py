@@ -92,11 +92,13 @@ def picture(name: str, width: int, alt: str) -> str:
 
 
 def package() -> str:
-    files = list(PACKAGE.rglob("[a-z]*.py"))
-    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    """How large the core is, and the labs beside it."""
+    core, labs = (sorted(folder) for folder in (PACKAGE.glob("[a-z]*.py"), PACKAGE.glob("labs/**/[a-z]*.py")))
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in core)
     return (
-        f"- **The package `nanogpt/`**: {len(files)} modules with about {round(lines, -2):,} lines, each exported by a notebook. It"
-        " reads GPT-2's weights,\n  trains on one core or in many processes, and goes on after `kill -9`."
+        f"- **The package `nanogpt/`**: {len(core)} modules with about {round(lines, -2):,} lines, which read GPT-2's weights, train on one core"
+        f" or in many\n  processes, and go on after `kill -9`. `nanogpt.labs` has {len(labs)} more: what you have built to study, to measure"
+        " or to go further.\n  Each of them was exported by a notebook."
     )
 
 
