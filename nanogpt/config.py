@@ -201,17 +201,13 @@ class LlamaKeys:
     tied: bool = True  # lm_head is wte, as in GPT-2; large models have two matrices
 
 
-def check_together(model: Model, optim: Optim, train: Train) -> None:
-    """ValueError where the batch is no whole number of micro-batches, or the schedule is longer than the run."""
-    steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
+def check_together(model: Model, train: Train) -> None:
+    """ValueError where the batch is no whole number of micro-batches."""
+    rows = train.micro_batch * model.block_size
     if train.batch_tokens % rows:
         near = max(1, round(train.batch_tokens / rows)) * rows
         said = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
         raise ValueError(f"{said} × model.block_size={model.block_size}, as {near} is")
-    if optim.warmup > train.max_steps:
-        raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
-    if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
-        raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {steps}")
 
 
 @dataclass(frozen=True)
@@ -232,7 +228,7 @@ class Config:
     llama: LlamaKeys = field(default_factory=LlamaKeys)  # what only a Llama has: chapter 24b
 
     def __post_init__(self):
-        check_together(self.model, self.optim, self.train)
+        check_together(self.model, self.train)
         for lab in load_labs(self):
             lab.check(self)
 

@@ -456,7 +456,7 @@ print("precision:", refusal(Train, dtype="half"))
 r"""
 ## All sections together
 
-A configuration has these sections, and two keys that belong to none of them. `family` is the kind of model, and `init_from` names a trained model with which the run begins (chapter 19). Some rules concern several of them, and `check_together` has those. For example, `train.batch_tokens` counts the batch of one update in tokens, so that it means the same on any machine. But the batch is computed in micro-batches (chapter 15) of
+A configuration has these sections, and two keys that belong to none of them. `family` is the kind of model, and `init_from` names a trained model with which the run begins (chapter 19). One rule concerns several of them, and `check_together` has it: `train.batch_tokens` counts the batch of one update in tokens, so that it means the same on any machine. But the batch is computed in micro-batches (chapter 15) of
 `train.micro_batch` rows, and each row has `model.block_size` tokens. So the first number must be a multiple of the product of the other two. A message is most useful when it contains the remedy, so this one names the nearest number that would do.
 
 Rules about layouts and about the second family belong to the chapters that build them. The table `LABS` names the modules as texts, and `load_labs` imports one only if its section is not at its default. So a plain run needs none of them.
@@ -483,7 +483,7 @@ class Config:
     llama: LlamaKeys = field(default_factory=LlamaKeys)  # what only a Llama has: chapter 24b
 
     def __post_init__(self):
-        check_together(self.model, self.optim, self.train)
+        check_together(self.model, self.train)
         for lab in load_labs(self):
             lab.check(self)
 
@@ -515,17 +515,13 @@ def load_labs(config: Config) -> list[ModuleType]:
 
 # %%
 #| export
-def check_together(model: Model, optim: Optim, train: Train) -> None:
-    """ValueError where the batch is no whole number of micro-batches, or the schedule is longer than the run."""
-    steps, rows = f"train.max_steps={train.max_steps}", train.micro_batch * model.block_size
+def check_together(model: Model, train: Train) -> None:
+    """ValueError where the batch is no whole number of micro-batches."""
+    rows = train.micro_batch * model.block_size
     if train.batch_tokens % rows:
         near = max(1, round(train.batch_tokens / rows)) * rows
         said = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
         raise ValueError(f"{said} × model.block_size={model.block_size}, as {near} is")
-    if optim.warmup > train.max_steps:
-        raise ValueError(f"optim.warmup={optim.warmup} must not exceed {steps}")
-    if optim.schedule == "wsd" and optim.warmup + optim.decay * train.max_steps > train.max_steps:
-        raise ValueError(f"optim.warmup={optim.warmup} and optim.decay={optim.decay} overlap in {steps}")
 
 
 # %%
@@ -704,12 +700,12 @@ print(config.train)
 
 # %% [markdown]
 r"""
-*Check.* Here are eleven mistakes as people make them. Each must give one line that names its key. If one of them is accepted, the cell fails.
+*Check.* Here are ten mistakes as people make them. Each must give one line that names its key. If one of them is accepted, the cell fails.
 """
 
 # %%
 MISTAKES = """optim.lrr=1e-3 max_steps=100 train.max_steps=1e2 optim.schedule=cosin model.n_head=5
-train.batch_tokens=1000 optim.warmup=5000 train.dtype=half model.dropout= run=runs/a
+train.batch_tokens=1000 train.dtype=half model.dropout= run=runs/a
 run.minutes=2:00:00"""
 for mistake in MISTAKES.split():
     try:
@@ -1050,7 +1046,7 @@ To explore:
 
 1. Add a field `lr_warm: Rate` to `Optim` that must not exceed `lr`. Which of the places above does a rule about two keys of one section belong to?
    Check: `load_config("tiny", ["optim.lr_warm=1"])` names both keys in one line.
-2. Take `strict=True` out of `STRICT`, and run the notebook again. Check: the cell with the eleven mistakes says that `train.max_steps=1e2` was accepted. It would be 100 steps, as it was meant. Now try `train.compile='off'`, `train.compile=1` and
+2. Take `strict=True` out of `STRICT`, and run the notebook again. Check: the cell with the ten mistakes says that `train.max_steps=1e2` was accepted. It would be 100 steps, as it was meant. Now try `train.compile='off'`, `train.compile=1` and
    `run.seed=3.0`. Which of them do you want a reader to accept?
 3. Write the configuration of a run that you would start tonight on the machine before you, 8 hours long. Check: `--dry-run` says between 7 and 8 hours.
 4. `--depth` lets the rate fall as 1/width, so the best rate of depth 1 should be twice that of depth 2. Find both with 300 steps of `tiny` each, in steps of a factor of 1.4 (chapter 15 has the loop; compare the mean of the last 50 losses). Check: with one seed we found 4e-3 and 2.8e-3, a ratio of 1.4 only.
