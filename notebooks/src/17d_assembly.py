@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 17d · Assembly: from a file to a run (may be skipped)
+# 17d · Assembly: from a file to a run
 
 Chapter 17 built its run by hand: a model, an optimizer, a stream. Chapter 17c turned the sizes into a file. This sitting connects the two. At its end, one call makes a run
 from a configuration, and the same call goes on with a run that was interrupted.

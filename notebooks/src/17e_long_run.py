@@ -16,7 +16,7 @@ batch ─> loss and norm ─> judged ── usual ────> update ───
                              └──── unusual ──> kept, counted ──┘
 ```
 
-The next sitting, 17f, is about runs that are killed without being asked. Both sittings are optional. Sections called appendix have code that prints, writes files or reads the command line. You may skip their code, but read the sentences before it: `say` and `step_line` are used again below.
+The next sitting, 17f, is about runs that are killed without being asked. Sections called appendix have code that prints, writes files or reads the command line. You may skip their code, but read the sentences before it: `say` and `step_line` are used again below.
 """
 
 # %%

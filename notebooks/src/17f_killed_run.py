@@ -12,7 +12,7 @@ step ─> checkpoint, if due ─> evaluation, samples ─> the step's line ─> 
              kill -9 at any place: the same command goes on, to the same bits
 ```
 
-Then we ask three questions about such runs. How large is the damage if a checkpoint forgets something? May a run become longer than planned? And how often should it be saved? This sitting is optional.
+Then we ask three questions about such runs. How large is the damage if a checkpoint forgets something? May a run become longer than planned? And how often should it be saved?
 """
 
 # %%

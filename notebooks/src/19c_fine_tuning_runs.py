@@ -20,7 +20,6 @@ This sitting adds the three keys, one after the other. The loop, the step and th
 # %%
 #| default_exp labs.tuning.answers
 #| doc labs.tuning.answers: The loss on answers alone: which tokens belong to an answer, in training and in validation.
-#| doc labs.tuning.adapters: What a run with adapters writes into its checkpoints.
 import os
 import random
 import shutil
@@ -245,7 +244,7 @@ A checkpoint of such a run should keep the adapters alone, since the base is in 
 
 
 # %%
-#| export labs.tuning.adapters
+#| export labs.long_run.assemble
 from collections.abc import Callable
 from functools import partial
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 
+import nanogpt
 from course.exercises.hours import minutes
 from course.notebooks.address import is_published, repository
 from course.paths import ROOT, chapters
@@ -160,7 +161,7 @@ def test_citation_has_the_project_s_version_license_and_address():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["cff-version"] == "1.2.0" and cited["authors"] and cited["message"]
-    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
+    assert (cited["version"], cited["license"]) == (nanogpt.__version__, project["license"])
     assert cited["repository-code"] == project["urls"]["Repository"]
     assert f"# {cited['title']}" == README.splitlines()[0]
 
