@@ -11,6 +11,7 @@ forgetting in nats above a known floor.
 # %%
 #| default_exp lora
 #| doc lora: Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
+#| doc labs.tuning.adapters: What a run with adapters writes into its checkpoints.
 import copy
 import hashlib
 from collections import Counter
@@ -733,6 +734,27 @@ try:
     load_adapter(tuned, folder)
 except ValueError as error:
     print(error)
+
+# %% [markdown]
+r"""
+A run of chapter 17c may train adapters as well: `lora.rank` in its configuration says so. Then its checkpoints should keep the adapters alone, since the base is in `init_from` already. `weights_writer` chooses between the two functions.
+"""
+
+
+# %%
+#| export labs.tuning.adapters
+from collections.abc import Callable
+from functools import partial
+
+from nanogpt.config import Config
+from nanogpt.lora import save_adapter
+from nanogpt.weights import save_model
+
+
+def weights_writer(config: Config) -> Callable:
+    """What writes the weights of a checkpoint: of a run with adapters these alone, and where their base is."""
+    return partial(save_adapter, base_model=config.init_from) if config.lora.rank else save_model
+
 
 # %% [markdown]
 r"""

@@ -187,11 +187,10 @@ from nanogpt.labs.long_run.assemble import tokenizer_of
 from nanogpt.labs.long_run.given import given_model
 from nanogpt.labs.long_run.log import say
 from nanogpt.labs.long_run.training import Training
-from nanogpt.lora import add_lora, lora_parameters, save_adapter
+from nanogpt.lora import add_lora, lora_parameters
 from nanogpt.model import GPTConfig
 from nanogpt.shards import load_manifest
 from nanogpt.training import scale_init
-from nanogpt.weights import save_model
 
 
 # %%
@@ -239,26 +238,13 @@ except ValueError as error:
 r"""
 The optimizer needs no change. Chapter 15's `make_optimizer` takes the parameters that are not frozen, and these are the adapters.
 
-A checkpoint of such a run should keep the adapters alone, since the base is in `init_from` already. Then it is an adapter's folder as in chapter 19, which names its base, and `sample` and `eval` can read it. So `weights_writer` chooses the function that chapter 17b's `save` calls for the weights. (The trainer's `keep_run` passes it on: in the appendix.)
+A checkpoint of such a run should keep the adapters alone, since the base is in `init_from` already. Then it is an adapter's folder as in chapter 19, which names its base, and `sample` and `eval` can read it. Chapter 19's `weights_writer` chooses the function that chapter 17b's `save` calls for the weights. (The trainer's `keep_run` passes it on: in the appendix.)
 """
 
 
 # %%
-#| export labs.long_run.assemble
-from collections.abc import Callable
-from functools import partial
+from nanogpt.labs.tuning.adapters import weights_writer
 
-from nanogpt.config import Config
-from nanogpt.lora import save_adapter
-from nanogpt.weights import save_model
-
-
-def weights_writer(config: Config) -> Callable:
-    """What writes the weights of a checkpoint: of a run with adapters these alone, and where their base is."""
-    return partial(save_adapter, base_model=config.init_from) if config.lora.rank else save_model
-
-
-# %%
 weights_writer(adapting)(model, RUNS / "first")
 print(*sorted(path.name for path in (RUNS / "first").iterdir()))
 
@@ -641,6 +627,7 @@ r"""
 
 # %%
 import math
+from functools import partial
 from dataclasses import replace
 
 from nanogpt import optim

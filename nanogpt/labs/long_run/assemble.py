@@ -5,9 +5,7 @@ notebooks/20a_many_processes.ipynb, notebooks/21d_layouts.ipynb and notebooks/24
 """
 
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +33,7 @@ from nanogpt.labs.parallel.laid_out import (
     saved_weights,
 )
 from nanogpt.labs.tuning.answers import only_answers
-from nanogpt.lora import add_lora, load_adapter, lora_parameters, save_adapter
+from nanogpt.lora import add_lora, load_adapter, lora_parameters
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import LossScaler, why_not
 from nanogpt.prepare import prepare_text
@@ -43,7 +41,6 @@ from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
-from nanogpt.weights import save_model
 
 
 def make_data(data: Data) -> None:
@@ -245,8 +242,3 @@ def resume(config: Config, ranks: Ranks | None = None) -> Training:
     if ranks.rank == 0:
         run.record = clean(folder, run.step) or run.record
     return run
-
-
-def weights_writer(config: Config) -> Callable:
-    """What writes the weights of a checkpoint: of a run with adapters these alone, and where their base is."""
-    return partial(save_adapter, base_model=config.init_from) if config.lora.rank else save_model
