@@ -643,6 +643,8 @@ from nanogpt.training import train_step
 #| grows keep_run
 import os
 
+from nanogpt.labs.tuning.adapters import weights_writer
+
 
 def keep_run(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
