@@ -13,10 +13,10 @@ from small_run import lines, losses, poisoned_steps, small, write_text
 from written_run import a_run
 
 from nanogpt import checkpoint
-from nanogpt import metrics as runs
 from nanogpt.cli import main
 from nanogpt.config import config_dict, keys
 from nanogpt.labs.long_run import assemble, looks, trainer
+from nanogpt.labs.long_run import training as runs
 from nanogpt.metrics import step_line
 from nanogpt.precision import LossScaler
 from nanogpt.shards import read_shard

@@ -14,10 +14,10 @@ import yaml
 from small_run import lines, losses, poisoned_steps, small, stopped_after, weights, write_text
 
 from nanogpt import checkpoint
-from nanogpt import metrics as runs
 from nanogpt.cli import main
 from nanogpt.config import config_dict
 from nanogpt.labs.long_run import looks, trainer
+from nanogpt.labs.long_run import training as runs
 from nanogpt.sampling import complete
 from nanogpt.sampling import load as load_for_sampling
 from nanogpt.weights import load_model
