@@ -6,7 +6,8 @@ Exported from notebooks/19_fine_tuning.ipynb.
 import json
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,10 +16,11 @@ from safetensors.torch import load as tensors_in
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
+from nanogpt.config import Config
 from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT
 from nanogpt.pretrained import parameters_by_hf_name
-from nanogpt.weights import UNREADABLE, digest
+from nanogpt.weights import UNREADABLE, digest, save_model
 
 
 def freeze(model: nn.Module, *trainable: str) -> nn.Module:
@@ -169,6 +171,11 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
         add_lora(model, **fields)
     model.load_state_dict(tensors, strict=False)
     return model
+
+
+def weights_writer(config: Config) -> Callable:
+    """What writes the weights of a checkpoint: of a run with adapters these alone, and where their base is."""
+    return partial(save_adapter, base_model=config.init_from) if config.lora.rank else save_model
 
 
 def base_of(folder: Path) -> str:

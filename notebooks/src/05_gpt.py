@@ -265,6 +265,8 @@ def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: 
         nn.init.constant_(p, 0.0 if name.endswith("bias") else 1.0)
 
 
+# %%
+#| export
 @torch.no_grad()
 def init_weights(
     model: nn.Module, n_layer: int, generator: torch.Generator | None = None, vocab_size: int | None = None

@@ -11,7 +11,6 @@ forgetting in nats above a known floor.
 # %%
 #| default_exp lora
 #| doc lora: Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
-#| doc labs.tuning.adapters: What a run with adapters writes into its checkpoints.
 import copy
 import hashlib
 from collections import Counter
@@ -742,12 +741,11 @@ A run of chapter 17c may train adapters as well: `lora.rank` in its configuratio
 
 
 # %%
-#| export labs.tuning.adapters
+#| export
 from collections.abc import Callable
 from functools import partial
 
 from nanogpt.config import Config
-from nanogpt.lora import save_adapter
 from nanogpt.weights import save_model
 
 

@@ -243,7 +243,7 @@ A checkpoint of such a run should keep the adapters alone, since the base is in 
 
 
 # %%
-from nanogpt.labs.tuning.adapters import weights_writer
+from nanogpt.lora import weights_writer
 
 weights_writer(adapting)(model, RUNS / "first")
 print(*sorted(path.name for path in (RUNS / "first").iterdir()))
@@ -643,7 +643,7 @@ from nanogpt.training import train_step
 #| grows keep_run
 import os
 
-from nanogpt.labs.tuning.adapters import weights_writer
+from nanogpt.lora import weights_writer
 
 
 def keep_run(run: Training, metrics) -> None:

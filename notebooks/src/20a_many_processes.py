@@ -550,7 +550,7 @@ def pace(run: Training, seconds: float) -> dict:
 #| export labs.long_run.trainer
 #| grows keep_run
 #| grows tidy
-from nanogpt.labs.tuning.adapters import weights_writer
+from nanogpt.lora import weights_writer
 
 
 def keep_run(run: Training, metrics) -> None:

@@ -658,7 +658,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from nanogpt.files import save_json
-from nanogpt.labs.tuning.adapters import weights_writer
+from nanogpt.lora import weights_writer
 
 
 def written_by(run) -> tuple[GPT, dict, Callable]:

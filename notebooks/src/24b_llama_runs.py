@@ -248,7 +248,6 @@ do not know the layers of a Llama. Copies (`parallel.dp`) work, because DDP asks
 
 # %%
 #| export labs.llama.keys
-#| blank check: refuse keys of the section llama for a GPT; for a Llama what only a GPT has, and shards and cuts
 def check(config) -> None:
     """ValueError, naming the key, for what the other family has, and for a layout or a shape that no Llama can have."""
     model, own, layout = config.model, config.llama, config.parallel

@@ -19,7 +19,7 @@ from nanogpt.distributed import Ranks, replicate
 from nanogpt.evaluate import evaluating, padded, windows
 from nanogpt.files import save_json
 from nanogpt.labs.parallel.layout import data_parallel
-from nanogpt.labs.tuning.adapters import weights_writer
+from nanogpt.lora import weights_writer
 from nanogpt.model import GPT, GPTConfig, init_weight
 from nanogpt.optim import decay_groups, make_optimizer
 from nanogpt.precision import autocast
