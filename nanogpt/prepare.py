@@ -4,16 +4,42 @@ Exported from notebooks/16_real_text.ipynb.
 """
 
 import hashlib
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
 
-from nanogpt.files import alone_in
 from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, split_of, write_shard
 from nanogpt.tokenizer import BPETokenizer
+
+
+@contextmanager
+def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
+    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
+    if out.is_file():
+        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "ab") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
 
 LEARN = 1 << 24  # characters of a text that a new tokenizer learns from
 BLANK_LINES = re.compile(

@@ -692,9 +692,6 @@ class GPT(GPT):
         return from_hf(name_or_dir, **options)
 
 
-# %%
-print("and by this name:", same_weights(GPT.from_pretrained(BUILT / "ours"), model))
-
 # %% [markdown]
 r"""
 How does `from_hf` react to broken checkpoints? We write seven checkpoints with one mistake in each, and print the messages. In the first four

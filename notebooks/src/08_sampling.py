@@ -638,10 +638,6 @@ class GPT(GPT):
         return torch.cat([idx, new], 1)
 
 
-# %%
-ids = torch.tensor([[tokenizer.eot], [tokenizer.eot]])
-print(GPT.generate(model, ids, 5, temperature=0))
-
 # %% [markdown]
 r"""
 *Check.* Both bugs of the tutorial's sampler are gone: dropout changes nothing, and the random state is untouched. And a law:

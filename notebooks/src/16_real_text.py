@@ -490,7 +490,7 @@ process ends, however that happens. Nothing is left behind that somebody would h
 
 
 # %%
-#| export files
+#| export prepare
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -546,7 +546,6 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.files import alone_in
 from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, split_of, write_shard
 from nanogpt.tokenizer import BPETokenizer
 

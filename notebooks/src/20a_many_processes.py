@@ -126,7 +126,7 @@ from nanogpt.config import Config, config_dict
 from nanogpt.data import BatchStream
 from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences
 from nanogpt.distributed import torchrun_ranks
-from nanogpt.files import alone_in
+from nanogpt.prepare import alone_in
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.shards import document_starts
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.files import alone_in, atomically
+from nanogpt.files import atomically
+from nanogpt.prepare import alone_in
 from nanogpt.shards import open_shards, read_shard
 
 
