@@ -7,6 +7,17 @@ from course.states.released import owners, released
 from course.testing.needs import all_needed, makers, needed
 
 
+ASKED_FOR = {  # labs named as a text, and two methods of GPT: imported when a call asks for them, and no cell does
+    "06": {"pretrained", "pretrained.from_hf"},
+    "07b": {"labs.llama.model"},
+    "08": {"labs.llama.pretrained", "sampling", "sampling.stream_batch"},
+    "13": {"labs.kernels.columns"},
+    "16": {"labs.corpora.prepare"},
+    "17c": {"labs.llama.keys", "labs.parallel.layout"},
+    "17d": {"labs.formats.llmc"},
+}
+
+
 def forward_imports() -> dict[str, list[str]]:
     found = {}
     for source in numbered(SOURCES, ".py"):
@@ -17,6 +28,7 @@ def forward_imports() -> dict[str, list[str]]:
             tests |= all_needed(test)
         later = {m for m in before | tests if makers()[m] > chapter}
         later |= {m for m in before if makers()[m] == chapter}
+        later -= ASKED_FOR.get(chapter, set())
         if later:
             found[chapter] = sorted(later)
     return found
