@@ -6,7 +6,6 @@ from course.paths import SOURCES, TESTS, numbered, source_chapters
 from course.states.released import owners, released
 from course.testing.needs import all_needed, makers, needed
 
-
 ASKED_FOR = {  # labs named as a text, and two methods of GPT: imported when a call asks for them, and no cell does
     "06": {"pretrained", "pretrained.from_hf"},
     "07b": {"labs.llama.model"},
