@@ -16,7 +16,6 @@ from safetensors.torch import load as tensors_in
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
-from nanogpt.config import Config
 from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT
 from nanogpt.pretrained import parameters_by_hf_name
@@ -173,7 +172,7 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
     return model
 
 
-def weights_writer(config: Config) -> Callable:
+def weights_writer(config) -> Callable:
     """What writes the weights of a checkpoint: of a run with adapters these alone, and where their base is."""
     return partial(save_adapter, base_model=config.init_from) if config.lora.rank else save_model
 

@@ -745,11 +745,10 @@ A run of chapter 17c may train adapters as well: `lora.rank` in its configuratio
 from collections.abc import Callable
 from functools import partial
 
-from nanogpt.config import Config
 from nanogpt.weights import save_model
 
 
-def weights_writer(config: Config) -> Callable:
+def weights_writer(config) -> Callable:
     """What writes the weights of a checkpoint: of a run with adapters these alone, and where their base is."""
     return partial(save_adapter, base_model=config.init_from) if config.lora.rank else save_model
 
