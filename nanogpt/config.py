@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -92,14 +92,18 @@ class Model:
     n_embd: int = 768  # the width: numbers for each token between the blocks
     block_size: int = 1024  # the longest context, in tokens
     dropout: float = 0.0  # the fraction of numbers that a training step sets to zero
-    bias: bool = True  # in linear layers and LayerNorms; GPT-2 has them
+    bias: bool | None = None  # in linear layers and norms; null: as the family has them, and GPT-2 does
     flash: bool = True  # attention in one fused kernel, or step by step: chapter 12
     padded_vocab_size: int | None = None  # rows of the token table, if more than there are tokens: chapter 13
 
     def __post_init__(self):
-        from nanogpt.model import check_shape  # here: it imports torch, and a command's --help needs none
+        self.shape(vocab_size=1)
 
-        check_shape(SimpleNamespace(**vars(self), vocab_size=1))
+    def shape(self, vocab_size: int):
+        """The GPTConfig of such a model. ValueError where there can be none."""
+        from nanogpt.model import GPTConfig  # here: it imports torch, and a command's --help needs none
+
+        return GPTConfig(**vars(self) | {"bias": self.bias is not False}, vocab_size=vocab_size)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Files that are complete or not there.
 
-Exported from notebooks/03_data.ipynb.
+Exported from notebooks/03_data.ipynb, grown by notebooks/16_real_text.ipynb.
 """
 
 import json
@@ -33,3 +33,26 @@ def save_json(path: str | os.PathLike, contents: dict) -> None:
     """Write `contents` as JSON, atomically."""
     with atomically(path) as file:
         file.write((json.dumps(contents, indent=1) + "\n").encode())
+
+
+@contextmanager
+def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
+    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
+    if out.is_file():
+        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "ab") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
+        except OSError:
+            pass  # a file system without locks
+        yield

@@ -4,47 +4,18 @@ Exported from notebooks/16_real_text.ipynb.
 """
 
 import hashlib
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
 from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
 
+from nanogpt.files import alone_in
 from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, split_of, write_shard
 from nanogpt.tokenizer import BPETokenizer
 
-
-@contextmanager
-def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
-    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
-    if out.is_file():
-        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "ab") as file:
-        try:
-            if os.name == "nt":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-
-
 LEARN = 1 << 24  # characters of a text that a new tokenizer learns from
-BLANK_LINES = re.compile(
-    r"[^\r\n][\r\n]*?\n\r?\n[\r\n]*(?=[^\r\n])"
-)  # the end of a document, and what follows it
+BLANK_LINES = re.compile(r"[^\r\n][\r\n]*?\n\r?\n[\r\n]*(?=[^\r\n])")  # a document's end, and what follows
 
 
 def read_documents(source: str | Path, paragraphs: bool = True) -> list[str]:
@@ -69,16 +40,8 @@ def prepare_text(
 
     tokenizer: "gpt2", a tokenizer.json, or how many tokens a new one is to have, which is saved beside the shards. Each
     document's hash sends it to train or, with the probability `val`, to val; a text that is one document goes to train.
-    A folder and other kinds of files are left to the command `prepare` (chapter 16b).
     """
     source, folder = Path(source), Path(folder)
-    if source.is_dir() or source.suffix in (".jsonl", ".csv", ".parquet"):
-        if isinstance(tokenizer, int):
-            raise ValueError(
-                f"{source}: a tokenizer is learned from one text file; name a tokenizer.json, or gpt2"
-            )
-        lab = import_module("nanogpt.labs.corpora.prepare")
-        return lab.prepare(source, folder, tokenizer, val, 0.0, paragraphs)
     documents = read_documents(source, paragraphs)
     with alone_in(folder, "prepare", "choose another folder"):
         # the tokenizer

@@ -136,7 +136,7 @@ def module_name(name: str, line: str, where: str) -> str:
 
 
 def usable(name: str) -> bool:
-    """True of `data` and `data`; not of `data.py`, nor of a name that begins with the package's own."""
+    """True of `data` and `labs.bert`; not of `data.py`, nor of a name that begins with the package's own."""
     words = name.split(".")
     return words[0] != "nanogpt" and words[-1] != "py" and all(map(usable_word, words))
 

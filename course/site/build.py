@@ -195,10 +195,8 @@ def toctree(caption: str, pages: list[str]) -> str:
 
 def keys_page() -> str:
     """Every key of a run's configuration, with its default and its meaning, as `python -m nanogpt train --help` has them."""
-    from nanogpt.config import (
-        Config,  # here: a course without the package has a site, too
-        key_lines,
-    )
+    # here: a course without the package has a site, too
+    from nanogpt.config import Config, key_lines
 
     text = "# The keys of a run\n\nA run is a file of keys (chapter 17c). "
     text += "On the command line a key is changed by `key=value`, as in `python -m nanogpt train tiny train.max_steps=100`. "

@@ -772,7 +772,7 @@ print(checked_sizes(parser().parse_args(["--seq", "64"]), "cpu"))
 r"""
 B is the default of a CPU, and T is ours.
 
-Chapter 14b has all the parts: `measure_machine`, `forecast`, `measure_rungs`. Two functions put them into an order. `climb_once`
+The chapter has all the parts: `measure_machine`, `forecast`, `measure_rungs`. Two functions put them into an order. `climb_once`
 makes the forecast for one size of batch, prints it, and measures the rungs after it. The order matters, because a forecast that is
 printed after the measurement convinces nobody.
 

@@ -490,7 +490,7 @@ process ends, however that happens. Nothing is left behind that somebody would h
 
 
 # %%
-#| export prepare
+#| export files
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -532,7 +532,7 @@ r"""
 ## A text file into shards
 
 With these parts, a text becomes shards in one function. `read_documents` reads a file and cuts it into documents, at its blank lines. `prepare_text` trains a tokenizer if it is given a number, encodes the documents, deals them to training and validation by their hashes (chapter 03), and
-writes the shards and then the manifest. It reads the text as a whole and works in one process: enough for a book, and for everything that the trainer of chapter 17d is told to read. Chapter 16b's command does the same for texts of any size.
+writes the shards and then the manifest. It reads the text as a whole and works in one process: enough for a book. Chapter 16b's command does the same for texts of any size and other kinds of files.
 """
 
 
@@ -540,7 +540,6 @@ writes the shards and then the manifest. It reads the text as a whole and works 
 #| export prepare
 import hashlib
 import re
-from importlib import import_module
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -553,9 +552,7 @@ from nanogpt.tokenizer import BPETokenizer
 # %%
 #| export prepare
 LEARN = 1 << 24  # characters of a text that a new tokenizer learns from
-BLANK_LINES = re.compile(
-    r"[^\r\n][\r\n]*?\n\r?\n[\r\n]*(?=[^\r\n])"
-)  # the end of a document, and what follows it
+BLANK_LINES = re.compile(r"[^\r\n][\r\n]*?\n\r?\n[\r\n]*(?=[^\r\n])")  # a document's end, and what follows
 
 
 def read_documents(source: str | Path, paragraphs: bool = True) -> list[str]:
@@ -582,16 +579,8 @@ def prepare_text(
 
     tokenizer: "gpt2", a tokenizer.json, or how many tokens a new one is to have, which is saved beside the shards. Each
     document's hash sends it to train or, with the probability `val`, to val; a text that is one document goes to train.
-    A folder and other kinds of files are left to the command `prepare` (chapter 16b).
     """
     source, folder = Path(source), Path(folder)
-    if source.is_dir() or source.suffix in (".jsonl", ".csv", ".parquet"):
-        if isinstance(tokenizer, int):
-            raise ValueError(
-                f"{source}: a tokenizer is learned from one text file; name a tokenizer.json, or gpt2"
-            )
-        lab = import_module("nanogpt.labs.corpora.prepare")
-        return lab.prepare(source, folder, tokenizer, val, 0.0, paragraphs)
     documents = read_documents(source, paragraphs)
     with alone_in(folder, "prepare", "choose another folder"):
         # the tokenizer

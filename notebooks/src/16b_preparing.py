@@ -478,7 +478,7 @@ def check_options(out: Path, val, test, workers: int | None, shard_tokens: int, 
 
 # %%
 #| export
-from nanogpt.prepare import alone_in
+from nanogpt.files import alone_in
 
 
 def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | os.PathLike = "gpt2", val=0.01,

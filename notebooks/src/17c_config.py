@@ -239,7 +239,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -302,7 +302,7 @@ print("as it should be:  ", refusal(Optim, lr=6e-4, weight_decay=0.3))
 # %% [markdown]
 r"""
 The second section is the model's shape. It has a rule that no single field can express: the width must be divisible by the number of heads. Python calls a dataclass's `__post_init__` when all fields have their values, so this is the place for rules about two fields of one section.
-`check_shape` of chapter 05 is the rule.
+Chapter 05's `GPTConfig` has this rule already. So `__post_init__` makes one with `shape`, for a vocabulary of any size.
 """
 
 
@@ -318,14 +318,18 @@ class Model:
     n_embd: int = 768  # the width: numbers for each token between the blocks
     block_size: int = 1024  # the longest context, in tokens
     dropout: float = 0.0  # the fraction of numbers that a training step sets to zero
-    bias: bool = True  # in linear layers and LayerNorms; GPT-2 has them
+    bias: bool | None = None  # in linear layers and norms; null: as the family has them, and GPT-2 does
     flash: bool = True  # attention in one fused kernel, or step by step: chapter 12
     padded_vocab_size: int | None = None  # rows of the token table, if more than there are tokens: chapter 13
 
     def __post_init__(self):
-        from nanogpt.model import check_shape  # here: it imports torch, and a command's --help needs none
+        self.shape(vocab_size=1)
 
-        check_shape(SimpleNamespace(**vars(self), vocab_size=1))
+    def shape(self, vocab_size: int):
+        """The GPTConfig of such a model. ValueError where there can be none."""
+        from nanogpt.model import GPTConfig  # here: it imports torch, and a command's --help needs none
+
+        return GPTConfig(**vars(self) | {"bias": self.bias is not False}, vocab_size=vocab_size)
 
 
 # %%
@@ -802,6 +806,7 @@ weights, gradients and AdamW's two means, and everything that the forward pass k
 
 # %%
 #| export labs.plan.dryrun
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -856,7 +861,7 @@ def least_seconds(shape: GPTConfig, config: Config, roof: Roofline) -> float:
 # %% tags=["nbval-ignore-output"]
 roof = measure_roofline(device := pick_device())
 config = load_config("tiny")
-shape = GPTConfig(**vars(config.model), vocab_size=1024)
+shape = config.model.shape(1024)
 least = least_seconds(shape, config, roof)
 print(f"tiny: at least {1000 * least:.2f} ms a step")
 
@@ -906,7 +911,7 @@ predict("17c.4", "a measured step, to what the roofline allows", guess=None, uni
 steps = []
 for depth in DEPTHS:
     config = load_config("tiny", from_depth(depth, 512))
-    shape = GPTConfig(**vars(config.model), vocab_size=1024)
+    shape = config.model.shape(1024)
     steps.append((num_params(shape), *step_seconds(shape, config, device, roof)))
 answer("17c.4", steps[-1][2] / steps[-1][1] if steps[-1][2] else None)
 show(figures.dry_run(steps), alt="Time of a step over parameters: measured, and the roofline's bound.")
@@ -979,7 +984,7 @@ def folder_of(init_from: str) -> Path:
 
 def shape_of(config: Config, vocab_size: int) -> GPTConfig:
     """The shape of the run's model, without dropout: that of init_from's folder, else the configuration's."""
-    new = GPTConfig(**vars(config.model) | {"dropout": 0.0}, vocab_size=vocab_size)
+    new = replace(config.model.shape(vocab_size), dropout=0.0)
     if config.init_from is None:
         return new
     file = folder_of(config.init_from) / "config.json"

@@ -112,9 +112,9 @@ The million is 11.27 deviations from the mean, and a billion would be just as fa
 
 ## From the file to the data
 
-Now we turn to the run. Its configuration names a folder of shards. If there are no shards yet, it also says from what they can be made: from the course's stories, or from a text, which chapter 16's `prepare_text` cuts into shards.
+Now we turn to the run. Its configuration names a folder of shards. If there are no shards yet, it also says from what they can be made: from the course's stories, or from a text, which chapter 16's `prepare_text` cuts into shards. A text that is very large, a folder, and files of other kinds are left to chapter 16b's `prepare`, which is loaded only for them.
 
-`make_data` makes them. If the file gives the tokenizer as a number, this is the size of a vocabulary, and a tokenizer of this size is trained first.
+`make_data` makes them. If the file gives the tokenizer as a number, this is the size of a vocabulary, and a tokenizer of this size is trained first, on the first 16 MB of the text.
 `ensure_data` calls `make_data` only if the folder has no manifest, and returns the manifest. (The next two cells are the imports of the module.)
 """
 
@@ -124,13 +124,15 @@ Now we turn to the run. Its configuration names a folder of shards. If there are
 import shutil
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from nanogpt.device import pick_device, seed_everything
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.labs.corpora.sources import KINDS, blocks_in, cut_files, find_files
+from nanogpt.model import GPT
 from nanogpt.stories import ensure_corpus
 
 # %%
@@ -140,7 +142,7 @@ from nanogpt.config import Config, Data, config_dict, keys
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.optim import make_optimizer
 from nanogpt.precision import LossScaler, why_not
-from nanogpt.prepare import prepare_text
+from nanogpt.prepare import LEARN, prepare_text
 from nanogpt.pretrained import from_hf, read_json
 from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.tokenizer import BPETokenizer
@@ -150,12 +152,23 @@ from nanogpt.weights import load_model
 
 # %%
 #| export
+LARGE = 1 << 28  # bytes of a text that are not read as a whole
+
+
 def make_data(data: Data) -> None:
     """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
+    source, folder, tokenizer = Path(data.source), Path(data.dir), data.tokenizer
     if data.source == "stories":
-        ensure_corpus(Path(data.dir))
+        ensure_corpus(folder)
+    elif source.is_file() and KINDS.get(source.suffix, "text") == "text" and source.stat().st_size < LARGE:
+        prepare_text(source, folder, tokenizer, data.val, data.paragraphs)
     else:
-        prepare_text(data.source, data.dir, data.tokenizer, data.val, data.paragraphs)
+        if isinstance(tokenizer, int):
+            spans = next(cut_files(find_files(source), LEARN, data.paragraphs))
+            texts = (text for span in spans for _, block in blocks_in(span, 1 << 20) for text in block)
+            BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
+        lab = import_module("nanogpt.labs.corpora.prepare")
+        lab.prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
 
 
 def ensure_data(data: Data) -> dict:
@@ -252,7 +265,7 @@ def first_model(config: Config, manifest: dict) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
     if config.init_from is not None:
         return given_model(config, manifest)
-    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    shape = config.model.shape(manifest["vocab_size"])
     return scale_init(GPT(shape, torch.Generator().manual_seed(config.run.seed)))
 
 

@@ -63,7 +63,7 @@ import torch
 
 from nanogpt.checkpoint import prune, save
 from nanogpt.config import Config
-from nanogpt.prepare import alone_in
+from nanogpt.files import alone_in
 from nanogpt.labs.long_run.assemble import resume
 from nanogpt.labs.long_run.log import introduce, keep_config, note_start, report, say, writers
 from nanogpt.labs.long_run.looks import due_looks, look

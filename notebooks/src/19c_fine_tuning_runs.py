@@ -220,7 +220,7 @@ def first_model(config: Config, manifest: dict) -> GPT:
         return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
     if lora.rank:
         raise ValueError(f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder")
-    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    shape = config.model.shape(manifest["vocab_size"])
     return scale_init(GPT(shape, generator))
 
 

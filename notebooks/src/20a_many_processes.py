@@ -126,7 +126,7 @@ from nanogpt.config import Config, config_dict
 from nanogpt.data import BatchStream
 from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences
 from nanogpt.distributed import torchrun_ranks
-from nanogpt.prepare import alone_in
+from nanogpt.files import alone_in
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.shards import document_starts
 
@@ -171,7 +171,7 @@ def too_large(config: Config, device: torch.device, ranks: int) -> str:
     Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
     """
     m, B = config.model, config.train.micro_batch
-    P = num_params(GPTConfig(**vars(m), vocab_size=1))
+    P = num_params(m.shape(1))
     needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory

@@ -34,7 +34,7 @@ from course.notebook import answer, checkpoint, grown, predict, predictions, sho
 from course.torchrun import torchrun
 from nanogpt.config import Config
 from nanogpt.distributed import Ranks, process_group, torchrun_ranks
-from nanogpt.prepare import alone_in
+from nanogpt.files import alone_in
 from nanogpt.labs.long_run.together import check_run, patience
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.roofline import PEAKS

@@ -1105,7 +1105,7 @@ def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Rank
     if config.init_from is not None:
         given = given_model(config, manifest)
         return made_in_parts(given.config, given.named_parameters(), config, ranks)
-    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    shape = config.model.shape(manifest["vocab_size"])
     weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
     model, readers = made_in_parts(shape, weights, config, ranks)
     return scale_init(model), readers

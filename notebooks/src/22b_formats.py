@@ -744,7 +744,7 @@ the other. The text of a document never holds that id (chapter 16), so shards ca
 #| export
 from collections.abc import Iterator
 
-from nanogpt.prepare import alone_in
+from nanogpt.files import alone_in
 from nanogpt.shards import open_shards, read_shard
 
 

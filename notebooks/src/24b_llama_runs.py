@@ -224,11 +224,10 @@ def new_shape(config, vocab_size: int):
     from nanogpt.labs.llama.model import (
         LlamaConfig,
     )  # here: it imports torch, and a command's --help needs none
-    from nanogpt.model import GPTConfig
 
     m, own = config.model, config.llama
     if config.family == "gpt":
-        return GPTConfig(**vars(m), vocab_size=vocab_size)
+        return m.shape(vocab_size)
     size = {name: getattr(m, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
     size["n_kv_head"] = own.n_kv_head or m.n_head
     size["n_hidden"] = own.n_hidden or 16 * math.ceil(8 * m.n_embd / 3 / 16)
@@ -260,6 +259,8 @@ def check(config) -> None:
         value = getattr(model, name)
         if value != none:
             raise ValueError(f"model.{name}={value} is GPT-2's, and a Llama has no such thing; leave it out")
+    if model.bias:
+        raise ValueError("model.bias=true is GPT-2's, and a Llama has no biases; leave it out")
     if layout.shard or layout.tp > 1:
         raise ValueError(
             "parallel.shard and parallel.tp know a GPT's layers only; a Llama runs as copies, parallel.dp"
@@ -285,11 +286,11 @@ print(load_config("tiny", ["family=llama", "llama.n_kv_head=4"]).llama)
 
 # %% [markdown]
 r"""
-Here are seven changes of `tiny`, as you would write them on the command line.
+Here are eight changes of `tiny`, as you would write them on the command line.
 """
 
 # %%
-SEVEN = [
+EIGHT = [
     "family=llama",
     "llama.n_kv_head=4",
     "family=llama llama.n_kv_head=3",
@@ -297,6 +298,7 @@ SEVEN = [
     "family=llama parallel.dp=2 parallel.shard=true",
     "family=llama parallel.dp=2",
     "family=llama model.n_head=128",
+    "family=llama model.bias=true",
 ]
 
 # %% [markdown]
@@ -310,7 +312,7 @@ predict("24b.2", "changes of tiny that can be run", guess=None)
 
 # %%
 can = 0
-for changes in SEVEN:
+for changes in EIGHT:
     try:
         load_config("tiny", changes.split())
         can += 1
@@ -321,7 +323,7 @@ answer("24b.2", can)
 
 # %% [markdown]
 r"""
-Two of the seven can be run: the plain Llama and the one with copies. Each of the other lines says what is wrong. With 128 heads,
+Two of the eight can be run: the plain Llama and the one with copies. Each of the other lines says what is wrong. With 128 heads,
 rotation needs pairs of numbers, and a single number has no partner. The checks made no model and read no data. A
 command that will run for days should fail in its first second if it fails at all.
 

@@ -201,7 +201,9 @@ def configs(draw):
     )
     shape = dict(n_layer=draw(positive), n_head=heads, n_embd=heads * draw(positive), block_size=T)
     shape |= dict(
-        dropout=draw(below_one), padded_vocab_size=draw(st.none() | positive), bias=draw(st.booleans())
+        dropout=draw(below_one),
+        padded_vocab_size=draw(st.none() | positive),
+        bias=draw(st.none() | st.booleans()),
     )
     data = dict(
         dir=draw(names), source=draw(st.none() | texts), tokenizer=draw(texts | positive), val=draw(below_one)

@@ -20,11 +20,11 @@ import tiktoken
 from texts import KINDS, files_in, write_csv, write_jsonl, write_source
 
 import nanogpt.labs.corpora.prepare
+from nanogpt.files import alone_in
 from nanogpt.labs.corpora.chunks import CHUNKS, make_chunk, merge_split, shards_in
 from nanogpt.labs.corpora.prepare import in_processes, prepare
 from nanogpt.labs.corpora.sources import cut_files, find_files
 from nanogpt.labs.corpora.vocab import load_tokenizer, write_vocab
-from nanogpt.prepare import alone_in
 from nanogpt.shards import document_starts, load_manifest, open_shards, read_shard, split_of, write_shard
 from nanogpt.stories import stories
 from nanogpt.tokenizer import EOT, BPETokenizer

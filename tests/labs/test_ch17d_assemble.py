@@ -10,7 +10,7 @@ import torch
 from small_run import small, write_text
 
 from nanogpt import checkpoint
-from nanogpt.config import Model
+from nanogpt.config import Data, Model
 from nanogpt.labs.long_run import assemble
 from nanogpt.labs.plan import dryrun
 from nanogpt.model import GPT, GPTConfig
@@ -83,6 +83,24 @@ def test_a_tokenizer_is_the_shards_own_or_none(config):
     found = assemble.tokenizer_of(config().data, manifest)
     assert found.fingerprint == manifest["fingerprint"]
     assert assemble.tokenizer_of(config().data, manifest | {"fingerprint": "another"}) is None
+
+
+def test_a_folder_and_a_large_text_make_the_same_shards(tmp_path, monkeypatch):
+    """They are left to the lab, and the tokenizer is learned from them all the same."""
+    pytest.importorskip("nanogpt.labs.corpora.prepare")  # chapter 16b
+    text = tmp_path / "text" / "a.txt"
+    text.parent.mkdir()
+    text.write_text("\n\n".join(f"Anna has {n} apples, and Ben has {n % 7}." for n in range(60)))
+    made = {}
+    for name, source, large in (("one", text, 1 << 28), ("folder", text.parent, 1 << 28), ("large", text, 0)):
+        monkeypatch.setattr(assemble, "LARGE", large)
+        data = Data(dir=str(tmp_path / name), source=str(source), tokenizer=300, val=0.2)
+        made[name] = [
+            shard["sha256"]
+            for split in assemble.ensure_data(data)["splits"].values()
+            for shard in split["shards"]
+        ]
+    assert made["one"] == made["folder"] == made["large"] and len(made["one"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from small_run import COMPUTING, WRITING, lines, run_in_child, small, weights, w
 from nanogpt import checkpoint
 from nanogpt.cli import outcome
 from nanogpt.config import config_dict
+from nanogpt.files import alone_in
 from nanogpt.labs.long_run import trainer
 from nanogpt.labs.long_run.assemble import ensure_data
-from nanogpt.prepare import alone_in
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows"),

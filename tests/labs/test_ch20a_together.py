@@ -227,7 +227,7 @@ def test_tiny_can_be_shared_by_two_processes_as_it_is():
 
 
 def test_another_trainer_in_the_folder_is_refused_by_all(config):
-    from nanogpt.prepare import alone_in
+    from nanogpt.files import alone_in
 
     with alone_in(Path(config().run.dir)):
         first, second = in_runs(fit, 2, config())

@@ -274,7 +274,7 @@ def test_a_measured_step_recomputes_where_the_run_will(monkeypatch):
     for recompute in ("false", "true"):
         words = ["model.n_layer=1", "train.batch_tokens=256", f"parallel.recompute={recompute}"]
         config = load_config("tiny", words)
-        shape = GPTConfig(**vars(config.model), vocab_size=64)
+        shape = config.model.shape(64)
         dryrun.measured_seconds(shape, config, torch.device("cpu"))
         calls.append("end")
     plain, again = (calls[: calls.index("end")], calls[calls.index("end") + 1 : -1])

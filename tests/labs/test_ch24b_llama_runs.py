@@ -184,6 +184,17 @@ def test_every_key_of_the_section_is_refused_for_a_gpt():
             replace(config, family="gpt")
 
 
+def test_biases_are_refused_only_where_somebody_asks_for_them(whole, tmp_path):
+    """A Llama has none, and a run's own config.yaml, which has all keys, is no asking."""
+    assert load_config("tiny", ["family=llama", "model.bias=false"]).family == "llama"
+    assert load_config("tiny", ["model.bias=true"]).family == "gpt"
+    file = tmp_path / "asks.yaml"
+    file.write_text("family: llama\nmodel: {bias: true}\n")
+    with pytest.raises(ValueError, match="a Llama has no biases"):
+        load_config(file)
+    assert load_config(whole.folder / "config.yaml") == whole.config
+
+
 def test_a_run_that_is_older_than_the_keys_goes_on(capsys):
     config = load_config("tiny")
     saved = config_dict(config)

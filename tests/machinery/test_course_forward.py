@@ -11,9 +11,8 @@ ASKED_FOR = {  # labs named as a text, and two methods of GPT: imported when a c
     "07b": {"labs.llama.model"},
     "08": {"labs.llama.pretrained", "sampling", "sampling.stream_batch"},
     "13": {"labs.kernels.columns"},
-    "16": {"labs.corpora.prepare"},
     "17c": {"labs.llama.keys", "labs.parallel.layout"},
-    "17d": {"labs.formats.llmc"},
+    "17d": {"labs.corpora.prepare", "labs.formats.llmc"},
 }
 
 

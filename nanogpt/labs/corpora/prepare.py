@@ -20,11 +20,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from nanogpt.files import alone_in
 from nanogpt.labs.corpora.chunks import CHUNKS, adopt, finished, make_chunk, merge, shards_in
 from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files
 from nanogpt.labs.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
 from nanogpt.labs.formats.megatron import shards_to_megatron
-from nanogpt.prepare import alone_in
 from nanogpt.shards import identity, split_of
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.files import atomically
-from nanogpt.prepare import alone_in
+from nanogpt.files import alone_in, atomically
 from nanogpt.shards import open_shards, read_shard
 
 

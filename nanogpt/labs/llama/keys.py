@@ -14,11 +14,10 @@ def new_shape(config, vocab_size: int):
     from nanogpt.labs.llama.model import (
         LlamaConfig,
     )  # here: it imports torch, and a command's --help needs none
-    from nanogpt.model import GPTConfig
 
     m, own = config.model, config.llama
     if config.family == "gpt":
-        return GPTConfig(**vars(m), vocab_size=vocab_size)
+        return m.shape(vocab_size)
     size = {name: getattr(m, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
     size["n_kv_head"] = own.n_kv_head or m.n_head
     size["n_hidden"] = own.n_hidden or 16 * math.ceil(8 * m.n_embd / 3 / 16)
@@ -38,6 +37,8 @@ def check(config) -> None:
         value = getattr(model, name)
         if value != none:
             raise ValueError(f"model.{name}={value} is GPT-2's, and a Llama has no such thing; leave it out")
+    if model.bias:
+        raise ValueError("model.bias=true is GPT-2's, and a Llama has no biases; leave it out")
     if layout.shard or layout.tp > 1:
         raise ValueError(
             "parallel.shard and parallel.tp know a GPT's layers only; a Llama runs as copies, parallel.dp"

@@ -6,6 +6,7 @@ notebooks/20a_many_processes.ipynb, notebooks/21d_layouts.ipynb and notebooks/24
 
 import shutil
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.device import pick_device, seed_everything
 from nanogpt.distributed import Ranks
 from nanogpt.labs.corpora.mixture import MixedStream
+from nanogpt.labs.corpora.sources import KINDS, blocks_in, cut_files, find_files
 from nanogpt.labs.llama.runs import given_of, new_of
 from nanogpt.labs.long_run.given import given_model
 from nanogpt.labs.long_run.together import first_alone, refuse_other_runs
@@ -34,21 +36,31 @@ from nanogpt.labs.parallel.laid_out import (
 )
 from nanogpt.labs.tuning.answers import only_answers
 from nanogpt.lora import add_lora, load_adapter, lora_parameters
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.model import GPT
 from nanogpt.precision import LossScaler, why_not
-from nanogpt.prepare import prepare_text
+from nanogpt.prepare import LEARN, prepare_text
 from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
 
+LARGE = 1 << 28  # bytes of a text that are not read as a whole
+
 
 def make_data(data: Data) -> None:
     """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
+    source, folder, tokenizer = Path(data.source), Path(data.dir), data.tokenizer
     if data.source == "stories":
-        ensure_corpus(Path(data.dir))
+        ensure_corpus(folder)
+    elif source.is_file() and KINDS.get(source.suffix, "text") == "text" and source.stat().st_size < LARGE:
+        prepare_text(source, folder, tokenizer, data.val, data.paragraphs)
     else:
-        prepare_text(data.source, data.dir, data.tokenizer, data.val, data.paragraphs)
+        if isinstance(tokenizer, int):
+            spans = next(cut_files(find_files(source), LEARN, data.paragraphs))
+            texts = (text for span in spans for _, block in blocks_in(span, 1 << 20) for text in block)
+            BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
+        lab = import_module("nanogpt.labs.corpora.prepare")
+        lab.prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
 
 
 def ensure_data(data: Data) -> dict:
@@ -149,7 +161,7 @@ def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Rank
     if config.init_from is not None:
         given = given_model(config, manifest)
         return made_in_parts(given.config, given.named_parameters(), config, ranks)
-    shape = GPTConfig(**vars(config.model), vocab_size=manifest["vocab_size"])
+    shape = config.model.shape(manifest["vocab_size"])
     weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
     model, readers = made_in_parts(shape, weights, config, ranks)
     return scale_init(model), readers

@@ -18,12 +18,12 @@ import torch.distributed as dist
 from nanogpt.config import Config, config_dict
 from nanogpt.data import BatchStream
 from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences, torchrun_ranks
+from nanogpt.files import alone_in
 from nanogpt.labs.llama.keys import new_shape
 from nanogpt.labs.parallel.laid_out import evaluate_together, is_laid_out
 from nanogpt.labs.parallel.layout import data_parallel
 from nanogpt.labs.parallel.watch import watched
 from nanogpt.model import params_by_part
-from nanogpt.prepare import alone_in
 from nanogpt.shards import document_starts
 
 

@@ -4,6 +4,7 @@ Exported from notebooks/17c_config.ipynb, grown by notebooks/17d_assembly.ipynb,
 notebooks/19c_fine_tuning_runs.ipynb, notebooks/22_planner.ipynb and notebooks/22a_time_and_cost.ipynb.
 """
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -130,7 +131,7 @@ def folder_of(init_from: str) -> Path:
 
 def shape_of(config: Config, vocab_size: int) -> GPTConfig:
     """The shape of the run's model, without dropout: that of init_from's folder, else the configuration's."""
-    new = GPTConfig(**vars(config.model) | {"dropout": 0.0}, vocab_size=vocab_size)
+    new = replace(config.model.shape(vocab_size), dropout=0.0)
     if config.init_from is None:
         return new
     file = folder_of(config.init_from) / "config.json"
