@@ -33,10 +33,20 @@ def read_documents(source: str | Path, paragraphs: bool = True) -> list[str]:
     return documents
 
 
+def tokenizer_for(documents: list[str], tokenizer: int | str | Path, folder: Path) -> BPETokenizer:
+    """GPT-2's, that of a tokenizer.json, or a new one of so many tokens, learned from the first documents and saved."""
+    if not isinstance(tokenizer, int):
+        return BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
+    ends = accumulate(map(len, documents))
+    coder = BPETokenizer.train((d for d, end in zip(documents, ends) if end - len(d) < LEARN), tokenizer)
+    coder.save(folder / "tokenizer.json")
+    return coder
+
+
 def prepare_text(
     source: str | Path, folder: str | Path, tokenizer: int | str | Path = "gpt2", val=0.1, paragraphs=True
 ) -> dict:
-    """Write a text file as shards into a folder, whole or not at all; the manifest.
+    """Write a text file as shards into a folder, and last the manifest, which is returned.
 
     tokenizer: "gpt2", a tokenizer.json, or how many tokens a new one is to have, which is saved beside the shards. Each
     document's hash sends it to train or, with the probability `val`, to val; a text that is one document goes to train.
@@ -44,15 +54,7 @@ def prepare_text(
     source, folder = Path(source), Path(folder)
     documents = read_documents(source, paragraphs)
     with alone_in(folder, "prepare", "choose another folder"):
-        # the tokenizer
-        if isinstance(tokenizer, int):
-            ends = accumulate(map(len, documents))
-            coder = BPETokenizer.train(
-                (d for d, end in zip(documents, ends) if end - len(d) < LEARN), tokenizer
-            )
-            coder.save(folder / "tokenizer.json")
-        else:
-            coder = BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
+        coder = tokenizer_for(documents, tokenizer, folder)
         # the ids of each document, in its split, behind <|endoftext|>
         ids = {split: [] for split in SPLITS}
         for document in documents:
@@ -66,9 +68,6 @@ def prepare_text(
                 path = folder / f"{split}_000000.bin"
                 write_shard(path, np.array(tokens))
                 shard = {"file": path.name, "tokens": len(tokens), "sha256": file_sha256(path)}
-                splits[split] = {
-                    "tokens": len(tokens),
-                    "documents": tokens.count(coder.eot),
-                    "shards": [shard],
-                }
+                counts = {"tokens": len(tokens), "documents": tokens.count(coder.eot)}
+                splits[split] = counts | {"shards": [shard]}
         return save_manifest(folder, {"source": source.name, "splits": splits} | identity(coder))

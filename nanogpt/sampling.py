@@ -1,7 +1,7 @@
 """Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
 
-Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb and
-notebooks/19_fine_tuning.ipynb.
+Exported from notebooks/08_sampling.ipynb, grown by notebooks/13_nice_numbers.ipynb,
+notebooks/17d_assembly.ipynb and notebooks/19_fine_tuning.ipynb.
 """
 
 import codecs
@@ -207,6 +207,8 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
     """
     folder = chosen(checkpoint)
+    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
+        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     config, beside = folder / "config.json", folder / "tokenizer.json"
     is_adapter = (folder / "adapter.json").is_file()
     is_ours = is_adapter or (config.is_file() and "model_type" not in read_json(config))

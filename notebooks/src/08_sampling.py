@@ -621,6 +621,22 @@ def generate(model: GPT, prompt: Sequence[int], max_new_tokens: int, **options) 
 
 # %% [markdown]
 r"""
+*Check.* Both bugs of the tutorial's sampler are gone: dropout changes nothing, and the random state is untouched. And a law:
+three texts of different length, written together with a cache, get the ids that our first loop writes for each of them alone.
+"""
+
+# %%
+before = torch.get_rng_state()
+ours = [generate(module, [tokenizer.eot], 20) for module in (untrained.train(), untrained.eval())]
+print("the same text with dropout on or off:", ours[0] == ours[1])
+print("torch's random state is as before:", torch.equal(before, torch.get_rng_state()))
+three = [[tokenizer.eot, *tokenizer.encode(told[0].text)[:n]] for n in (3, 17, 0)]
+alone = [tuple(greedy(model, ids, 40)[-40:]) for ids in three]
+rounds = list(stream_batch(model, three, 40, temperature=0))  # 40 rounds of three ids
+print("a batch as each alone:", list(zip(*rounds)) == alone)
+
+# %% [markdown]
+r"""
 Many programs call `model.generate(idx, n)` with a tensor of ids, one row for each text, and want the rows back with n more columns. That is `stream_batch` for texts of one length:
 """
 
@@ -637,22 +653,6 @@ class GPT(GPT):
         new = idx.new_tensor(columns).view(-1, len(idx)).T  # (B, max_new_tokens)
         return torch.cat([idx, new], 1)
 
-
-# %% [markdown]
-r"""
-*Check.* Both bugs of the tutorial's sampler are gone: dropout changes nothing, and the random state is untouched. And a law:
-three texts of different length, written together with a cache, get the ids that our first loop writes for each of them alone.
-"""
-
-# %%
-before = torch.get_rng_state()
-ours = [generate(module, [tokenizer.eot], 20) for module in (untrained.train(), untrained.eval())]
-print("the same text with dropout on or off:", ours[0] == ours[1])
-print("torch's random state is as before:", torch.equal(before, torch.get_rng_state()))
-three = [[tokenizer.eot, *tokenizer.encode(told[0].text)[:n]] for n in (3, 17, 0)]
-alone = [tuple(greedy(model, ids, 40)[-40:]) for ids in three]
-rounds = list(stream_batch(model, three, 40, temperature=0))  # 40 rounds of three ids
-print("a batch as each alone:", list(zip(*rounds)) == alone)
 
 # %% [markdown]
 r"""
@@ -806,6 +806,8 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
     """
     folder = Path(checkpoint)
+    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
+        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     config, beside = folder / "config.json", folder / "tokenizer.json"
     is_ours = config.is_file() and "model_type" not in read_json(config)
     if tokenizer is None and is_ours and beside.exists():

@@ -23,7 +23,7 @@ from dataclasses import MISSING, fields
 from functools import partial
 from statistics import fmean, pstdev
 
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.checkpoint import save
 from nanogpt.config import load_config
 from nanogpt.labs.long_run.given import refuse_other_shape
@@ -552,7 +552,7 @@ The four losses are equal to the last bit: the weights, the optimizer, the place
 A run's folder holds several checkpoints. It would be tiresome to type the number of a step. So the commands `sample` and `eval` should accept the folder itself, for its newest checkpoint, and `runs/x/best` for the checkpoint with the lowest validation
 loss. `chosen` turns such a name into the folder of one checkpoint.
 
-Both commands read a model with chapter 08's `load`, which will ask `chosen` first (chapter 19).
+Both commands read a model with chapter 08's `load`, so only this function has to grow. The rest of it is as before. `grown` shows the new lines.
 """
 
 
@@ -578,6 +578,38 @@ def chosen(place: str | Path) -> Path:
         )
     best = min(seen, key=lambda line: line["val_loss"])
     return home / f"step_{best['step']:06d}"
+
+
+# %%
+#| export sampling
+from nanogpt.pretrained import load_pretrained, read_json
+
+
+# %%
+#| export sampling
+#| grows load
+def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
+    """Model and tokenizer of a model's or a run's folder, a Hugging Face folder or a name on the hub.
+
+    tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
+    """
+    folder = chosen(checkpoint)
+    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
+        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
+    config, beside = folder / "config.json", folder / "tokenizer.json"
+    is_ours = config.is_file() and "model_type" not in read_json(config)
+    if tokenizer is None and is_ours and beside.exists():
+        tokenizer = beside
+    model = load_model(folder) if is_ours else load_pretrained(checkpoint)
+    if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
+        tokenizer = "gpt2"
+    if tokenizer is None:
+        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
+    return model, BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
+
+
+# %%
+grown("load", "17d")
 
 
 # %%

@@ -758,7 +758,7 @@ r"""
 ## Appendix: an adapter's folder is a checkpoint
 
 So far only this notebook can use our adapter. `python -m nanogpt sample` and `eval` load their model with chapter 08's `load`. It has to
-learn two things more. The first is an old wish: if it gets the folder of a run, it should take one of the run's checkpoints, and `chosen` says which. Second, if the folder has an `adapter.json`, load the base that it names, put the adapter beside it, and merge. The base may be a folder or a name on the
+learn one thing more. If the folder has an `adapter.json`, load the base that it names, put the adapter beside it, and merge. The base may be a folder or a name on the
 hub, so `load` calls itself for it. This also brings the base's tokenizer. Below, the loaded model continues "One sunny day".
 """
 
@@ -767,6 +767,7 @@ from nanogpt.sampling import complete
 
 # %%
 #| export sampling
+from nanogpt.checkpoint import chosen
 from nanogpt.pretrained import load_pretrained, read_json
 from nanogpt.tokenizer import BPETokenizer
 
@@ -786,15 +787,14 @@ def base_of(folder: Path) -> str:
 # %%
 #| export sampling
 #| grows load
-from nanogpt.checkpoint import chosen
-
-
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a model's, a run's or an adapter's folder, a Hugging Face folder or a name on the hub.
 
     tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
     """
     folder = chosen(checkpoint)
+    if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
+        raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     config, beside = folder / "config.json", folder / "tokenizer.json"
     is_adapter = (folder / "adapter.json").is_file()
     is_ours = is_adapter or (config.is_file() and "model_type" not in read_json(config))
