@@ -573,7 +573,7 @@ for way, found in measures.items():
     apart = max(abs(a - b) for a, b in pairs)
     bound = 2e-2 if way in ("autocast", "bf16") else 2e-5
     assert apart < bound, f"{way} is {apart:.1e} nats from one process"
-    print(f"{way:12} last loss {found['losses'][-1]:.2f}, within {bound:g} nats of one process")
+    print(f"{way:12} last loss {found['losses'][-1]:.1f}, within {bound:g} nats of one process")
 
 # %% [markdown]
 r"""

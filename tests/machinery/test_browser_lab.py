@@ -144,9 +144,16 @@ RIGHT = 'return scores.masked_fill(future, float("-inf")).softmax(dim=-1)'
 WRONG = "return scores.softmax(dim=-1)"
 
 
-def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
-    module = lab.copy / "nanogpt/model.py"
-    released = module.read_text(encoding="utf-8")
+@pytest.fixture
+def module(lab):
+    """nanogpt/model.py of the copy, as released before and after the test."""
+    path = lab.copy / "nanogpt" / "model.py"
+    released = path.read_bytes()
+    yield path
+    path.write_bytes(released)
+
+
+def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window, module):
     module.unlink()
     with opened(lab.base, within=window) as page:
         answered = answers(page)
@@ -156,7 +163,8 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
         check = cell_with(page, 'checkpoint("04")')
         said = check.locator(".jp-OutputArea-output").inner_text()
         assert "to nanogpt/model.py" in said and "tests/core/test_ch04_attention.py passes" in said
-        assert module.read_text(encoding="utf-8") == released
+        written = module.read_text(encoding="utf-8")
+        assert "class CausalSelfAttention" in written and "class GPT(" not in written  # chapter 05 has not been run
         shot(page, "lab-2-run")
 
         cell = cell_with(page, "def attention_weights(q: Tensor")
@@ -180,7 +188,7 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window):
         said = run_cell(page, check)
         assert "test_rows_are_weights_over_the_past: a query looks at a later key" in said
         assert re.search(r"likely 04_attention.ipynb, cell \d+ \(attention_weights\)", said)
-        assert "nanogpt/model.py unchanged" in said and module.read_text(encoding="utf-8") == released
+        assert "nanogpt/model.py unchanged" in said and module.read_text(encoding="utf-8") == written
         shot(page, "lab-5-broken")
 
         retype(page, cell, WRONG, RIGHT)
