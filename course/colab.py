@@ -109,7 +109,9 @@ def install_missing() -> list[str]:
     Says what was installed, and which of the package's own needs are older here than the course asks for.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needs, more = project["dependencies"], project["optional-dependencies"]["course"]
+    extras = project["optional-dependencies"]
+    needs = [*project["dependencies"], *extras["commands"]]
+    more = [text for text in extras["course"] if name_of(text) != project["name"]]
     missing = [text for text in (*needs, *more) if not there(text) and name_of(text) not in NOT_HERE]
     said = []
     if missing:
