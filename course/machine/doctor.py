@@ -105,9 +105,10 @@ def wanted_packages() -> list[tuple[str, bool]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     name = re.compile(r"^[\w.-]+")
-    return [(name.match(d).group(), True) for d in [*project["dependencies"], *extras["commands"], *extras["course"]]] + [
-        (name.match(d).group(), False) for d in extras["dev"]
-    ]
+    return [
+        (name.match(d).group(), True)
+        for d in [*project["dependencies"], *extras["commands"], *extras["course"]]
+    ] + [(name.match(d).group(), False) for d in extras["dev"]]
 
 
 def kernel() -> Iterator[Finding]:

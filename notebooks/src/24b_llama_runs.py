@@ -270,8 +270,14 @@ def check(config) -> None:
 
 # %% [markdown]
 r"""
-Chapter 17c's table `LABS` names this module for the key `family` and the section `llama`. So `check` is called for every configuration that uses one of them.
+Chapter 17c's table `LABS` names this module for the key `family` and the section `llama`. So `check` is called for every configuration that uses one of them. The module is written at the checkpoint. Until then we let the table name this notebook, which Python knows as `__main__`.
 """
+
+
+# %%
+from nanogpt.config import LABS
+
+LABS["family"] = LABS["llama"] = "__main__"
 
 
 # %%

@@ -100,7 +100,7 @@ def test_what_chapter_07_has_made_is_handed_over_once_when_it_ends(tmp_path, mon
 
 
 def test_each_kind_of_difference_names_the_file_and_a_chapter_that_failed_is_one_line(filled):
-    (first, second), path = claimed_modules(notebook_path("16c")), notebook_path("06")
+    (first, second), path = claimed_modules(notebook_path("16c")), notebook_path("02")
     module = next(iter(claimed_modules(path)))
     for name in (first, second):
         law.module_path(name, filled).unlink()
