@@ -105,10 +105,9 @@ def wanted_packages() -> list[tuple[str, bool]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     name = re.compile(r"^[\w.-]+")
-    return [
-        (name.match(d).group(), True)
-        for d in [*project["dependencies"], *extras["commands"], *extras["course"]]
-    ] + [(name.match(d).group(), False) for d in extras["dev"]]
+    needed = [*project["dependencies"], *extras["commands"], *extras["course"]]
+    wanted = [(name.match(d).group(), d not in extras["dev"]) for d in [*needed, *extras["dev"]]]
+    return [(package, required) for package, required in wanted if package != project["name"]]
 
 
 def kernel() -> Iterator[Finding]:

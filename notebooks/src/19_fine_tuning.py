@@ -358,9 +358,7 @@ def lora_parameters(model: GPT) -> dict[str, nn.Parameter]:
 
 # %%
 #| export
-def add_lora(
-    model: GPT, rank: int, alpha: float = 8.0, targets: Collection[str] = TARGETS, generator=None
-) -> GPT:
+def add_lora(model: GPT, rank: int, alpha=8.0, targets: Collection[str] = TARGETS, generator=None) -> GPT:
     """Freeze the model and put a LoRALinear in place of each linear layer with one of these names; returns the model.
 
     Its outputs stay what they were. generator: for A, on the CPU. ValueError, the model untouched, where it has
@@ -775,13 +773,14 @@ from nanogpt.tokenizer import BPETokenizer
 # %%
 #| export
 def base_of(folder: Path) -> str:
-    """The folder or the hub name of an adapter's base. ValueError if adapter.json does not say it."""
+    """The folder or the hub name of an adapter's base. ValueError or OSError if it is not given, or not there."""
     base = json.loads((folder / "adapter.json").read_bytes()).get("base_model")
     if base is None:
-        how = "save_adapter(model, folder, base_model) does"
-        raise ValueError(f"{folder}/adapter.json names no base_model; {how}")
-    is_here = base.startswith(".") or (folder / base).is_dir()
-    return str(folder / base) if is_here else base
+        raise ValueError(f"{folder}/adapter.json names no base_model; save_adapter(model, folder, base) does")
+    beside = folder / base
+    if base.startswith(".") and not beside.is_dir():  # no name on the hub begins so
+        raise FileNotFoundError(f"{beside} is not there, and the adapter in {folder} needs it as its base")
+    return str(beside) if beside.is_dir() else base
 
 
 # %%

@@ -105,7 +105,10 @@ def test_command_line_reads_hugging_face_folders(tmp_path, checkpoint, capsys):
         (["--device", "tpu"], "tpu"),
         (["--max-new-tokens", "-3"], "max_new_tokens=-3"),
         (["--seed", str(2**70)], "--seed 1180591620717411303424"),
-        (["--checkpoint", "data/built/model"], "data/built/model is not there; chapter 07 writes"),
+        (
+            ["--checkpoint", "data/built/model"],
+            "data/built/model is not there; chapter 07 writes data/built/model",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(checkpoint, change, words, capsys, tmp_path, monkeypatch):

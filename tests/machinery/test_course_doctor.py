@@ -95,6 +95,12 @@ def test_a_missing_and_a_differing_package_are_told_apart(monkeypatch):
     )
 
 
+def test_what_the_commands_need_is_wanted_and_the_course_itself_is_no_package():
+    wanted = dict(doctor.wanted_packages())
+    assert wanted["torch"] and wanted["pydantic"] and wanted["jupyterlab"] and not wanted["nbval"]
+    assert "nanogpt-course" not in wanted
+
+
 def fake_version(name: str) -> str:
     if name == "numpy":
         return "0.1"
