@@ -1,15 +1,20 @@
-"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `grown`, `predict`, `answer`,
-`predictions`."""
+"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `grown`, `as_module`, `predict`,
+`answer`, `predictions`."""
 
+import importlib
 import io
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import matplotlib.pyplot as plt
 from IPython import get_ipython
 from IPython.display import display
+from nbformat.v4 import new_code_cell, new_notebook
 
 from course.colab import is_colab, save_shown
 from course.package.blank import say_turn
+from course.package.cells import exported_cells
 from course.package.checkpoint import checkpoint_chapter
 from course.package.grown import as_html, difference
 from course.parts import run_parts_again
@@ -17,7 +22,7 @@ from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
 from course.states.started import not_built_yet
 
-__all__ = ["answer", "checkpoint", "grown", "predict", "predictions", "show"]
+__all__ = ["answer", "as_module", "checkpoint", "grown", "predict", "predictions", "show"]
 
 plt.rcParams.update(
     {
@@ -95,6 +100,20 @@ def grown(name: str, chapter: str | None = None) -> None:
     """
     lines = difference(name, chapter)
     display({"text/plain": "\n".join(lines), "text/html": as_html(lines)}, raw=True)
+
+
+def as_module(name: str) -> None:
+    """Let `nanogpt.NAME` be what this notebook has defined for it so far, for code that imports it by name.
+
+    The checkpoint writes the module; before that, a trainer that is asked for this lab finds the notebook's own functions.
+    """
+    cells = exported_cells(new_notebook(cells=[new_code_cell(text) for text in RUN]), "this notebook")
+    names = {each.split(".")[0] for cell in cells if cell.module == name for each in cell.names()}
+    try:
+        module = importlib.import_module(f"nanogpt.{name}")
+    except ModuleNotFoundError:
+        module = sys.modules[f"nanogpt.{name}"] = ModuleType(f"nanogpt.{name}")
+    vars(module).update({each: get_ipython().user_ns[each] for each in names})
 
 
 def shrink(png: bytes) -> bytes:
