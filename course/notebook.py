@@ -10,7 +10,6 @@ from types import ModuleType
 import matplotlib.pyplot as plt
 from IPython import get_ipython
 from IPython.display import display
-from nbformat.v4 import new_code_cell, new_notebook
 
 from course.colab import is_colab, save_shown
 from course.package.blank import say_turn
@@ -107,6 +106,8 @@ def as_module(name: str) -> None:
 
     The checkpoint writes the module; before that, a trainer that is asked for this lab finds the notebook's own functions.
     """
+    from nbformat.v4 import new_code_cell, new_notebook  # here: it takes a second
+
     cells = exported_cells(new_notebook(cells=[new_code_cell(text) for text in RUN]), "this notebook")
     names = {each.split(".")[0] for cell in cells if cell.module == name for each in cell.names()}
     try:
