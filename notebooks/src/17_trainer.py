@@ -15,7 +15,7 @@ into a file, and 17e and 17f look after a run at night. (17d connects the parts.
 
 # %%
 #| default_exp trainer
-#| doc trainer: A trainer of one process: a loop, a log, a look at the model, and a file from which the run goes on.
+#| doc trainer: The trainer: a loop, a log, looks at the model, and checkpoints from which a run goes on.
 #| doc metrics: What a run has written, as text and read back; and how far out its newest step is.
 import shutil
 
@@ -297,7 +297,7 @@ r"""
 
 The lid closes, and the contents of the memory are lost. What must be on the disk so that the run can go on? Exactly the four things that a step changes:
 the weights, the optimizer's state (for each weight two moving averages, chapter 15), the stream's place in the data, and the number of the step. The model, the optimizer and the stream
-can each give their state as a dictionary, and `torch.save` writes dictionaries. Such a file is called a *checkpoint*. `keep_run` writes it, and `go_on` loads it into a new run.
+can each give their state as a dictionary, and `torch.save` writes dictionaries. Such a file is called a *checkpoint*. `save_checkpoint` writes it, and `resume` loads it into a new run.
 
 To test them, we save the run, load it into a second one, and let both make the next step.
 """
@@ -305,7 +305,7 @@ To test them, we save the run, load it into a second one, and let both make the 
 
 # %%
 #| export
-def keep_run(run: Training) -> None:
+def save_checkpoint(run: Training) -> None:
     """Write checkpoint.pt: what a step changes."""
     state = {
         "step": run.step,
@@ -316,8 +316,8 @@ def keep_run(run: Training) -> None:
     torch.save(state, run.folder / "checkpoint.pt")
 
 
-def go_on(run: Training) -> None:
-    """Load checkpoint.pt into a run, if it is there."""
+def resume(run: Training) -> Training:
+    """Load checkpoint.pt into a run, if it is there. Returns the run."""
     path = run.folder / "checkpoint.pt"
     if path.exists():
         state = torch.load(path, weights_only=True, map_location="cpu")
@@ -325,12 +325,12 @@ def go_on(run: Training) -> None:
         run.model.load_state_dict(state["model"])
         run.optimizer.load_state_dict(state["optimizer"])
         run.stream.load_state_dict(state["stream"])
+    return run
 
 
 # %%
-keep_run(run)
-other = new_run("first")
-go_on(other)
+save_checkpoint(run)
+other = resume(new_run("first"))
 size = (run.folder / "checkpoint.pt").stat().st_size
 print(f"step {other.step}; {size / num_params(shape):.1f} bytes for each parameter")
 assert one_step(other) == one_step(run), "the loaded run makes another step than the one that was saved"
@@ -363,10 +363,10 @@ def introduce(run: Training) -> None:
 
 # %%
 #| export
-#| blank fit: a loop of one_step; when a look is due, print the line and the sample; write the line; then keep the run
+#| blank fit: a loop of one_step; when a look is due, print the line and the sample; write the line; then save a checkpoint
 def fit(run: Training) -> Training:
     """Train a run, or go on with it, to its last step. Each step's line goes to metrics.jsonl."""
-    go_on(run)
+    resume(run)
     introduce(run)
     first, began = run.step, time.monotonic()
     with open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as metrics:
@@ -380,7 +380,7 @@ def fit(run: Training) -> Training:
                 print("   ", line["sample"])
             print(json.dumps(line), file=metrics, flush=True)
             if looking:
-                keep_run(run)
+                save_checkpoint(run)
     return run
 
 
@@ -421,7 +421,7 @@ How much of the time went into looks? We measure one look and one checkpoint, an
 # %% tags=["nbval-ignore-output"]
 began = time.monotonic()
 look(whole)
-keep_run(whole)
+save_checkpoint(whole)
 share = 100 * (time.monotonic() - began) * (STEPS // EVERY) / seconds
 answer("17.2", share)
 
@@ -493,7 +493,7 @@ disk. Every trainer should obey this law. Keep it in mind: chapter 17b will brea
 predict("17.4", "lines of the trainer that we have written", guess=None)
 
 # %%
-functions = (one_step, due, look, keep_run, go_on, introduce, fit)
+functions = (one_step, due, look, save_checkpoint, resume, introduce, fit)
 counted = [figures.code_lines(part) for part in functions]
 print(dict(zip([part.__name__ for part in functions], counted)))
 answer("17.4", sum(counted))
@@ -522,9 +522,9 @@ r"""
 
 `course exercises release 17` writes the exercises of 17 to 17f as a notebook to `released/`; `course check 17` runs their visible checks. To explore here:
 
-1. Leave the stream out of `keep_run`. Does the resumed run fail? Does its loss look wrong? Check: at which step does the assertion on `apart` see it first?
+1. Leave the stream out of `save_checkpoint`. Does the resumed run fail? Does its loss look wrong? Check: at which step does the assertion on `apart` see it first?
 2. Leave the optimizer out. Check: how far are the losses apart right after the break, and 50 steps later? What does AdamW have to learn again?
-3. Put `keep_run(run)` before the line is written. Stop the run between the two. Check: is a line missing in `metrics.jsonl`?
+3. Put `save_checkpoint(run)` before the line is written. Stop the run between the two. Check: is a line missing in `metrics.jsonl`?
 4. Let `fit` print a line every 10 steps, in one place of the screen (`end="\r"`). Check that the file does not change.
 5. Add the step's seconds to its line, and the tokens per second. Check: what does the first step cost, compared with the others, and why?
 

@@ -543,7 +543,7 @@ print(fault(path))
 # %% [markdown]
 r"""
 Now a run can choose a checkpoint to go on from. `latest` returns the newest one without a fault, and prints the names of the damaged ones that it passes over. If all are damaged it raises an error. It does not
-start a new run silently, because the new run would overwrite files that somebody could still repair by hand. `load` reads the state back.
+start a new run silently, because the new run would overwrite files that somebody could still repair by hand. `load_state` reads the state back.
 
 We save two more checkpoints beside the damaged one and ask for the newest. Then we damage that one as well and ask again.
 """
@@ -567,7 +567,7 @@ def latest(folder: str | Path, say=print) -> Path | None:
     return None
 
 
-def load(checkpoint: Path) -> dict:
+def load_state(checkpoint: Path) -> dict:
     """The state that was given to `save`. The weights beside it are read by load_model."""
     packed = json.loads((checkpoint / "state.json").read_bytes())
     return unpack(packed, load_file(checkpoint / "state.safetensors"))
@@ -697,7 +697,7 @@ grown("read_metrics", "17b")
 r"""
 ## The simple trainer, safe
 
-Now we write `keep_run` and `go_on` of chapter 17 again with these parts. The rest of the trainer stays as it is. `grown` shows below which lines are new (`+`) and which are gone (`-`).
+Now we write `save_checkpoint` and `resume` of chapter 17 again with these parts. The rest of the trainer stays as it is. `grown` shows below which lines are new (`+`) and which are gone (`-`).
 """
 
 # %%
@@ -707,9 +707,9 @@ from nanogpt.weights import load_model
 
 # %%
 #| export trainer
-#| grows keep_run
-#| grows go_on
-def keep_run(run: Training) -> None:
+#| grows save_checkpoint
+#| grows resume
+def save_checkpoint(run: Training) -> None:
     """Write a checkpoint, whole or not at all: what a step changes, and dropout's generator. Two are kept."""
     parts = {"optimizer": run.optimizer, "stream": run.stream}
     state = {"step": run.step} | {name: part.state_dict() for name, part in parts.items()}
@@ -718,21 +718,22 @@ def keep_run(run: Training) -> None:
     prune(run.folder, 2, run.step)
 
 
-def go_on(run: Training) -> None:
-    """Load the newest whole checkpoint into a run, if there is one. Lines of later steps are cut off."""
+def resume(run: Training) -> Training:
+    """Load the newest whole checkpoint into a run, if there is one. Lines of later steps are cut off. Returns the run."""
     found = latest(run.folder)
     if found:
-        state = load(found)
+        state = load_state(found)
         run.step = state["step"]
         run.model.load_state_dict(load_model(found).state_dict())
         run.optimizer.load_state_dict(state["optimizer"])
         run.stream.load_state_dict(state["stream"])
         set_random_states(state["random"], next(run.model.parameters()).device)
     repair(run.folder / "metrics.jsonl", run.step + 1)
+    return run
 
 
 # %%
-grown("keep_run", "17b")
+grown("save_checkpoint", "17b")
 
 
 # %% [markdown]
@@ -751,7 +752,10 @@ predict("17b.6", "losses that differ after three kills", guess=None)
 # %%
 import nanogpt.trainer as simple
 
-simple.keep_run, simple.go_on = keep_run, go_on  # in this kernel, until the checkpoint below writes them
+simple.save_checkpoint, simple.resume = (
+    save_checkpoint,
+    resume,
+)  # in this kernel, until the checkpoint below writes them
 
 
 def fit_and_die(lines: int) -> int:

@@ -18,7 +18,7 @@ A file can contain mistakes, though, and most programs do not notice them. So ha
 #| default_exp config
 #| doc config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
 #| doc labs.plan.dryrun: What a run would take: parameters, memory, epochs, time.
-#| doc labs.long_run.given: The model that a run begins with where one is given, and what is refused.
+#| doc build: What a run is made of, from a configuration: data, tokenizer, batches, model, optimizer.
 import yaml
 
 from course.figures import config as figures
@@ -236,7 +236,7 @@ nothing to say.
 import importlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -489,7 +489,8 @@ class Config:
     def __post_init__(self):
         check_together(self.model, self.train)
         for lab in load_labs(self):
-            lab.check(self)
+            if hasattr(lab, "check"):
+                lab.check(self)
 
     @property
     def micro_batches(self) -> int:
@@ -499,22 +500,40 @@ class Config:
 
 # %%
 #| export
-LABS = {  # what checks a section that is not at its default: a module of a later chapter, with check(config)
-    "parallel": "nanogpt.labs.parallel.layout",
-    "family": "nanogpt.labs.llama.keys",
-    "llama": "nanogpt.labs.llama.keys",
+LABS = {  # what a key that is not at its default needs besides: a lab, a module of a later chapter
+    "train.skip_spikes": "nanogpt.labs.long_run.spikes",
+    "run.minutes": "nanogpt.labs.long_run.minutes",
+    "run.tensorboard": "nanogpt.labs.long_run.tensorboard",
+    "run.wandb": "nanogpt.labs.long_run.wandb",
+    "eval.hellaswag_every": "nanogpt.labs.evals.hellaswag",
+    "data.answers_after": "nanogpt.labs.tuning.answers",
+    "data.mix": "nanogpt.labs.corpora.mixture",
+    "lora": "nanogpt.labs.tuning.adapters",
+    "parallel": "nanogpt.labs.parallel.laid_out",
+    "family": "nanogpt.labs.llama.runs",
+    "llama": "nanogpt.labs.llama.runs",
 }
 
 
+def is_default(config: Config, key: str) -> bool:
+    """Whether a key with dots, or a section, has its default."""
+    section, _, name = key.rpartition(".")
+    owner = getattr(config, section) if section else config
+    value = getattr(owner, name)
+    return value == (type(value)() if is_dataclass(value) else getattr(type(owner), name))
+
+
 def load_labs(config: Config) -> list[ModuleType]:
-    """The labs that a configuration asks for, imported."""
-    asked = []
-    for name, lab in LABS.items():
-        value = getattr(config, name)
-        default = type(value)() if is_dataclass(value) else getattr(Config, name)
-        if value != default:
-            asked.append(importlib.import_module(lab))
-    return asked
+    """The labs that a configuration asks for by a key that is not at its default, each once, imported."""
+    labs = dict.fromkeys(lab for key, lab in LABS.items() if not is_default(config, key))
+    return [importlib.import_module(lab) for lab in labs]
+
+
+# %%
+#| export
+def hook(config: Config, name: str, usual: Callable) -> Callable:
+    """A lab's function of this name, where the configuration asks for a lab that has one; else `usual`, the core's own."""
+    return next((vars(lab)[name] for lab in load_labs(config) if name in vars(lab)), usual)
 
 
 # %%
@@ -936,12 +955,12 @@ their vocabulary. `shape_of` takes care of a run that begins with a trained mode
 
 
 # %%
-#| export labs.long_run.given
+#| export build
 from nanogpt.model import GPTConfig
 
 
 # %%
-#| export labs.long_run.given
+#| export build
 def refuse_other_shape(config: Config, shape: GPTConfig) -> None:
     """ValueError if the model of init_from has another shape than the one that the configuration asks for."""
     for name in ("n_layer", "n_head", "n_embd"):

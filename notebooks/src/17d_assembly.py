@@ -2,126 +2,51 @@
 r"""
 # 17d · Assembly: from a file to a run
 
-Chapter 17 built its run by hand: a model, an optimizer, a stream. Chapter 17c turned the sizes into a file. This sitting connects the two. At its end, one call makes a run
-from a configuration, and the same call goes on with a run that was interrupted.
+Chapter 17 built its run by hand: a model, an optimizer, a stream. Chapter 17c turned the sizes into a file. This sitting connects the two. First we make the parts of a run, one after the other, from a configuration: the data, the tokenizer, the batches, the
+model and the optimizer. Then the trainer of chapter 17 grows: its run keeps the configuration, and its loop reads all numbers from there. At the end one call makes a run from a file, and the same call goes on with a run that was interrupted.
 
-Much of this is plumbing. The long run of chapters 17e and 17f needs it, but you may skip it when you read. Two ideas are worth your time. First, how can a program know that a loss is
-unusual, if good losses change during the run? Second, which numbers of a configuration may change while a run is on its way, and which may not?
+```
+tiny.yaml ──> Config ──build_run──> Training ──fit──> metrics.jsonl
+                          ↑                    │ ↑
+             data, tokenizer, batches,         ↓ │ resume
+                model, optimizer            checkpoints
+```
+
+One question needs some thought. When a run goes on, its file may have been edited since it began. Which numbers of a configuration may change while a run is on its way, and which may not?
 
 Everything here is one process. How several processes share a run is the subject of part V, and chapter 20a lets these functions grow for it.
 """
 
 # %%
-#| default_exp labs.long_run.assemble
-#| doc labs.long_run.assemble: From a configuration to a run: data, model and optimizer made, and a checkpoint gone on with.
-#| doc labs.long_run.training: A run in memory: its parts, all that its steps change, and both as a checkpoint has them.
+#| default_exp build
+#| doc labs.corpora.large: A text that is large, a folder, or files of another kind, as the data of a run.
 #| doc labs.long_run.plot: Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 import contextlib
+import shutil
 import signal
 from dataclasses import MISSING, fields
 from functools import partial
-from statistics import fmean, pstdev
 
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.checkpoint import save
+from nanogpt.build import refuse_other_shape
 from nanogpt.config import load_config
-from nanogpt.labs.long_run.given import refuse_other_shape
-from nanogpt.training import train_step
+from nanogpt.trainer import due, look
 
 # %% [markdown]
 r"""
-## How far out is a loss?
-
-A long run meets bad batches: a page of digits, a file in another encoding. The gradient of such a batch can undo hours of work, so chapter 17e will leave out a step whose loss is
-unusual. For this the run must know what is usual. A fixed limit does not work for long: a loss of 4 nats is good at step 100 and an alarm at step 10,000.
-
-So the run remembers its last 128 losses, as llm.c does. When a new loss comes, it is compared with their mean. The distance is measured in standard deviations; statisticians call this number the
-z-score. A z-score of 1 is ordinary, and one of 6 is not. Here it is by hand, for 127 losses of 2.0 to 2.2 and for two new losses:
-"""
-
-# %%
-usual = [2.0, 2.2] * 63 + [2.1]
-mean, deviation = fmean(usual), pstdev(usual)
-print(*(f"{loss}: {(loss - mean) / deviation:.1f} deviations" for loss in (2.3, 4.0)), sep=", ")
-
-# %% [markdown]
-r"""
-`Window` is this memory. It is a list that drops its oldest value when it is full (Python's `deque`), with one method `z` that takes a new value in and returns its z-score. While the list has fewer than 128 values,
-there is no score yet. A value that is not finite stays out of the list. Otherwise every later mean would be NaN.
-"""
-
-
-# %%
-#| export labs.long_run.training
-import math
-from collections import deque
-from collections.abc import Iterable
-from statistics import fmean
-
-WINDOW = 128
-
-
-# %%
-#| export labs.long_run.training
-#| blank Window.z: take the value in, then compare it with the mean and deviation of all that is kept
-class Window(deque):
-    """The last 128 finite values of a run. The list of them is its state."""
-
-    def __init__(self, values: Iterable[float] = ()):
-        super().__init__(values, maxlen=WINDOW)
-
-    def z(self, value: float) -> float | None:
-        """Take a value in: its distance from the window's mean in standard deviations (llm.c, outlier_detector.h).
-
-        None while the window is not full, and for a value that is not finite, which is not taken in.
-        """
-        if not math.isfinite(value):
-            return None
-        self.append(value)
-        if len(self) < WINDOW:
-            return None
-        mean = fmean(self)
-        deviation = math.sqrt(fmean((v - mean) ** 2 for v in self))
-        return (value - mean) / deviation if deviation else 0.0
-
-
-# %%
-window = Window(usual)
-print(*(f"{loss}: {window.z(loss):.1f} deviations" for loss in (2.3, 4.0)), sep=", ")
-
-# %% [markdown]
-r"""
-The loss of 2.3 has the same score as by hand. But the loss of 4 had a score of 19.1 by hand, and here it has about half of that. The reason is that a new value is part
-of its own window, so it moves the mean and the deviation that it is compared with.
-
-*Predict.* So one value cannot be arbitrarily far out. What is the largest z-score among 128 values, for example of a million among 127 zeros?
-"""
-
-# %%
-predict("17d.1", "the largest z-score that one of 128 values can have", guess=None)
-
-# %%
-largest = Window([0.0] * (WINDOW - 1)).z(1e6)
-print(f"{largest:.2f}, which is √{WINDOW - 1}")
-answer("17d.1", largest)
-
-# %% [markdown]
-r"""
-The million is 11.27 deviations from the mean, and a billion would be just as far. So 6, the usual limit of a trainer, is about half of the largest possible score. Chapter 17e shows what follows from that.
-
 ## From the file to the data
 
-Now we turn to the run. Its configuration names a folder of shards. If there are no shards yet, it also says from what they can be made: from the course's stories, or from a text, which chapter 16's `prepare_text` cuts into shards. A text that is very large, a folder, and files of other kinds are left to chapter 16b's `prepare`, which is loaded only for them.
+The configuration names a folder of shards. If there are no shards yet, it also says from what they can be made: from the course's stories, or from a text, which chapter 16's `prepare_text` cuts into shards. If the file gives the tokenizer as a number, this is the size of a vocabulary, and
+`prepare_text` trains a tokenizer of this size first.
 
-`make_data` makes them. If the file gives the tokenizer as a number, this is the size of a vocabulary, and a tokenizer of this size is trained first, on the first 16 MB of the text.
+`make_data` makes the shards. A text that is very large, a folder, and files of other kinds need chapter 16b's `prepare`. The small lab `large` in the appendix calls it, and it is imported only for them.
 `ensure_data` calls `make_data` only if the folder has no manifest, and returns the manifest. (The next two cells are the imports of the module.)
 """
 
 
 # %%
 #| export
-import shutil
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -130,21 +55,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nanogpt.device import pick_device, seed_everything
-from nanogpt.labs.corpora.sources import KINDS, blocks_in, cut_files, find_files
-from nanogpt.model import GPT
-from nanogpt.stories import ensure_corpus
+from nanogpt.config import Config, Data
+from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.optim import make_optimizer
+from nanogpt.prepare import prepare_text
 
 # %%
 #| export
-from nanogpt.checkpoint import latest, load as load_state, repair
-from nanogpt.config import Config, Data, config_dict, keys
-from nanogpt.data import BatchStream, DocumentStream
-from nanogpt.optim import make_optimizer
-from nanogpt.precision import LossScaler, why_not
-from nanogpt.prepare import LEARN, prepare_text
 from nanogpt.pretrained import from_hf, read_json
 from nanogpt.shards import load_manifest, open_shards, read_shard
+from nanogpt.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
 from nanogpt.weights import load_model
@@ -157,18 +78,15 @@ LARGE = 1 << 28  # bytes of a text that are not read as a whole
 
 def make_data(data: Data) -> None:
     """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
-    source, folder, tokenizer = Path(data.source), Path(data.dir), data.tokenizer
+    source, folder = Path(data.source), Path(data.dir)
     if data.source == "stories":
         ensure_corpus(folder)
-    elif source.is_file() and KINDS.get(source.suffix, "text") == "text" and source.stat().st_size < LARGE:
-        prepare_text(source, folder, tokenizer, data.val, data.paragraphs)
+        return
+    kind = import_module("nanogpt.labs.corpora.sources").KINDS.get(source.suffix, "text")
+    if source.is_file() and kind == "text" and source.stat().st_size < LARGE:
+        prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)
     else:
-        if isinstance(tokenizer, int):
-            spans = next(cut_files(find_files(source), LEARN, data.paragraphs))
-            texts = (text for span in spans for _, block in blocks_in(span, 1 << 20) for text in block)
-            BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
-        lab = import_module("nanogpt.labs.corpora.prepare")
-        lab.prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
+        import_module("nanogpt.labs.corpora.large").make_large(data)
 
 
 def ensure_data(data: Data) -> dict:
@@ -200,14 +118,14 @@ print(f"{manifest['splits']['train']['tokens']:,} tokens of a vocabulary of {man
 # %% [markdown]
 r"""
 To write samples, the run needs the tokenizer that made the shards. It may be in the same folder, or the configuration may name it. Chapter 16 has shown the danger: with a wrong tokenizer all ids are valid, no error is raised, and every id
-means another word. So `tokenizer_of` tries both places, and accepts a tokenizer only if its fingerprint is the one in the shards' manifest. If neither fits, it returns None.
+means another word. So `find_tokenizer` tries both places, and accepts a tokenizer only if its fingerprint is the one in the shards' manifest. If neither fits, it returns None.
 """
 
 
 # %%
 #| export
-#| blank tokenizer_of: try the one beside the shards, then the configured one; its fingerprint must be the manifest's
-def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
+#| blank find_tokenizer: try the one beside the shards, then the configured one; its fingerprint must be the manifest's
+def find_tokenizer(data: Data, manifest: dict) -> BPETokenizer | None:
     """The tokenizer that made the shards, or None if it is neither beside them nor named."""
     for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
         with suppress(OSError, ValueError, TypeError):
@@ -217,26 +135,26 @@ def tokenizer_of(data: Data, manifest: dict) -> BPETokenizer | None:
 
 
 # %%
-print(tokenizer_of(config.data, manifest).vocab_size, "tokens, with the right fingerprint")
-print("another manifest:", tokenizer_of(config.data, manifest | {"fingerprint": "of another text"}))
+print(find_tokenizer(config.data, manifest).vocab_size, "tokens, with the right fingerprint")
+print("another manifest:", find_tokenizer(config.data, manifest | {"fingerprint": "of another text"}))
 
 # %% [markdown]
 r"""
-Two more short functions open the data. `stream_of` reads the training shards as batches: whole documents if `data.documents` is set, else a continuous text (chapter 03). `held_out` takes the first tokens of the validation shards, as many as `eval.tokens` says.
+Two more short functions open the data. `open_stream` reads the training shards as batches: whole documents if `data.documents` is set, else a continuous text (chapter 03). `hold_out` takes the first tokens of the validation shards, as many as `eval.tokens` says.
 We make a batch of each to see that the shapes are right.
 """
 
 
 # %%
 #| export
-def stream_of(config: Config, device: torch.device) -> BatchStream:
+def open_stream(config: Config, device: torch.device) -> BatchStream:
     """The run's batches, of data.dir's training shards."""
     kind = DocumentStream if config.data.documents else BatchStream
     shards, B, T = open_shards(config.data.dir, "train"), config.train.micro_batch, config.model.block_size
     return kind(shards, B, T, seed=config.run.seed, device=device)
 
 
-def held_out(folder: str, tokens: int) -> list[np.ndarray]:
+def hold_out(folder: str, tokens: int) -> list[np.ndarray]:
     """The first so many tokens of the validation shards."""
     held = []
     for path in open_shards(folder, "val"):
@@ -246,8 +164,8 @@ def held_out(folder: str, tokens: int) -> list[np.ndarray]:
 
 
 # %%
-x, y = stream_of(config, "cpu").next_batch()
-held = held_out(config.data.dir, 3000)
+x, y = open_stream(config, "cpu").next_batch()
+held = hold_out(config.data.dir, 3000)
 print(f"a micro-batch of {tuple(x.shape)}; {sum(map(len, held)):,} tokens to validate on")
 
 # %% [markdown]
@@ -255,21 +173,26 @@ r"""
 ## The model
 
 A new model has the configuration's shape and the data's vocabulary. It has a generator of its own, so that its first weights depend on the seed and on nothing that ran before. A run can also begin with a
-model that is already trained (`init_from`, chapter 19). The function `given_model` for that case is in the appendix. `optimizer_of` reads the numbers of chapter 15's optimizer from the configuration. The output shows its two groups of parameters: with weight decay and without.
+model that is already trained (`init_from`, chapter 19). The function `load_given` for that case is in the appendix. `build_optimizer` reads the numbers of chapter 15's optimizer from the configuration. The output shows its two groups of parameters: with weight decay and without.
 """
 
 
 # %%
 #| export
-def first_model(config: Config, manifest: dict) -> GPT:
+def new_shape(config: Config, vocab_size: int) -> GPTConfig:
+    """The shape of a new model."""
+    return config.model.shape(vocab_size)
+
+
+def build_model(config: Config, manifest: dict) -> GPT:
     """The model before its first step: new, or init_from's with this run's dropout, in float32, on the CPU."""
     if config.init_from is not None:
-        return given_model(config, manifest)
-    shape = config.model.shape(manifest["vocab_size"])
+        return load_given(config, manifest)
+    shape = new_shape(config, manifest["vocab_size"])
     return scale_init(GPT(shape, torch.Generator().manual_seed(config.run.seed)))
 
 
-def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
+def build_optimizer(config: Config, model: GPT) -> torch.optim.Optimizer:
     """Chapter 15's optimizer, as the configuration has it."""
     o, train = config.optim, config.train
     options = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": train.compile}
@@ -277,8 +200,8 @@ def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
 
 
 # %%
-model = first_model(config, manifest)
-groups = optimizer_of(config, model).param_groups
+model = build_model(config, manifest)
+groups = build_optimizer(config, model).param_groups
 print(f"{model.config.n_layer} layers of width {model.config.n_embd}; weight decay", end=" ")
 print(*(f"{group['weight_decay']:g} for {len(group['params'])} tensors" for group in groups), sep=", ")
 
@@ -288,13 +211,15 @@ Weight decay acts on matrices and not on biases and gains, as in chapter 15.
 
 ## The run in memory
 
-Chapter 17's dataclass `Training` held the four things that a step changes. In a long run more things change: the number of updates, the steps that were left out and why, the windows of losses and norms, the best
-validation loss so far, and the seconds spent. Again we keep all of them in one dataclass. Fields without a default are made once, when the run is put together. Fields with a default begin empty and change on the way; after the definition we print their names.
+Chapter 17's dataclass `Training` held the four things that a step changes, and a few settings. Now the settings are in one field, `config`. In a long run more things change than four: the number of updates, the steps that were left out and why, the best
+validation loss so far, and the seconds spent. Again we keep all of them in one dataclass, so `Training` grows. Fields without a default are made once, when the run is put together. Fields with a default begin empty and change on the way; after the definition we print their names.
 """
 
 
 # %%
-#| export labs.long_run.training
+#| export trainer
+import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -304,16 +229,25 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.checkpoint import random_states, set_random_states
-from nanogpt.config import Config, config_dict
+from nanogpt import optim
+from nanogpt.checkpoint import latest, load_state, prune, random_states, repair, save, set_random_states
+from nanogpt.config import Config, config_dict, hook, keys
 from nanogpt.data import BatchStream
-from nanogpt.model import GPT
-from nanogpt.precision import LossScaler
+
+# %%
+#| export trainer
+from nanogpt.device import pick_device, seed_everything
+from nanogpt.metrics import span, step_line
+from nanogpt.model import GPT, num_params
+from nanogpt.precision import LossScaler, why_not
 from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import train_step
+from nanogpt.weights import load_model
 
 
 # %%
-#| export labs.long_run.training
+#| export trainer
+#| grows Training
 @dataclass
 class Training:
     """A run in memory. `state_dict` holds all that steps change beside the weights: with both, a run goes on bit for bit."""
@@ -334,9 +268,13 @@ class Training:
     best: dict = field(default_factory=dict)  # step and val_loss
     skipped: Counter = field(default_factory=Counter)  # steps by why there was no update
     seconds: Counter = field(default_factory=Counter)  # by what they were spent on
-    windows: dict = field(default_factory=lambda: {"loss": Window(), "norm": Window()})
+    notes: dict = field(default_factory=dict)  # by lab: what it remembers of the steps, in plain lists
     kept: Path | None = None  # the newest checkpoint
     longest: dict = field(default_factory=dict)  # seconds, of what `seconds` sums
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.run.dir)
 
 
 # %%
@@ -345,9 +283,10 @@ print("begins empty, and changes on the way:", *changing)
 
 # %% [markdown]
 r"""
-You will meet each of these fields in chapters 17e and 17f. For now it is enough to see that all of them have to be in a checkpoint, except for the last two, which are only used while the process runs.
+Most of these fields get their first values in chapters 17e and 17f. For now it is enough to see that all of them have to be in a checkpoint, except for the last two, which are only used while the process runs.
 
-`assemble` makes the parts, and `begun` puts them together. Two mistakes are refused here in one sentence: a precision that the device does not have, and samples without a tokenizer.
+`build_run` makes all the parts and puts them together. Two mistakes are refused here in one sentence: a precision that the device does not have, and samples without a tokenizer. Where a lab builds a part in another way, `hook` of chapter 17c finds the lab's function. For our file it returns the
+function that we have just written.
 
 The order matters in one place. The seed of PyTorch's global generator is set *last*. If it were set first, everything in between that draws random numbers would shift the numbers that dropout gets, for example a benchmark or a model of another size.
 From this point on, only dropout draws from this generator.
@@ -355,48 +294,47 @@ From this point on, only dropout draws from this generator.
 
 
 # %%
-#| export
-def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream: BatchStream) -> Training:
-    """A run of these parts, before its first step."""
-    c, tokenizer = config, tokenizer_of(config.data, manifest)
-    if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        remedy = "name it in data.tokenizer, or set eval.sample_every=0"
-        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; {remedy}")
-    held = held_out(c.data.dir, c.eval.tokens) if c.eval.every else []
-    stepper = torch.compile(stepper) if c.train.compile else stepper
-    scaler = LossScaler() if c.train.dtype == "fp16" else None
-    seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
-    device = next(model.parameters()).device
-    return Training(c, device, tokenizer, (held, manifest["eot"]), model, stepper, optimizer, stream, scaler)
-
-
-# %%
-#| export
-def assemble(config: Config) -> Training:
-    """All that a run needs, before its first step."""
+#| export trainer
+#| blank build_run: data first; then tokenizer, held tokens, model, optimizer and stream; the seed last
+def build_run(config: Config) -> Training:
+    """All that a run needs, before its first step. ValueError where the device or the data cannot do it."""
     device = pick_device(config.run.device)
     if reason := why_not(config.train.dtype, device):
         raise ValueError(f"train.dtype: {reason}")
+    # the data, and the tokenizer that made them
     manifest = ensure_data(config.data)
-    model = first_model(config, manifest).to(device).train()
-    return begun(config, manifest, model, model, optimizer_of(config, model), stream_of(config, device))
+    tokenizer = find_tokenizer(config.data, manifest)
+    if tokenizer is None and config.eval.sample_every:
+        remedy = "name it in data.tokenizer, or set eval.sample_every=0"
+        raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
+    held = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
+    # the model on its device, and what a step calls
+    model = hook(config, "build_model", build_model)(config, manifest).to(device).train()
+    stepper = torch.compile(model) if config.train.compile else model
+    optimizer = hook(config, "build_optimizer", build_optimizer)(config, model)
+    stream = hook(config, "open_stream", open_stream)(config, device)
+    scaler = LossScaler() if config.train.dtype == "fp16" else None
+    parts = model, stepper, optimizer, stream, scaler
+    run = Training(config, device, tokenizer, (held, manifest["eot"]), *parts)
+    seed_everything(config.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
+    return run
 
 
 # %%
-run = assemble(config)
+run = build_run(config)
 losses = [train_step(run.model, run.optimizer, [run.stream.next_batch()]).item() for _ in range(4)]
 print(f"a run on {run.device}, and its first losses:", [round(loss, 3) for loss in losses])
 
 # %% [markdown]
 r"""
 A configuration has become a run that trains. Next we want to save the run. `state_dict` collects everything that steps change, beside the weights, and `load_state_dict` puts it back. For the model's optimizer, stream and loss scaler they call the methods of the same
-name. The plain fields are listed in `KEPT`. The configuration is saved as well, so that it can be compared when the run goes on, and so are the states of the random generators (chapter 17b).
+name. The plain fields are listed in `COUNTED`. The configuration is saved as well, so that it can be compared when the run goes on, and so are the states of the random generators (chapter 17b).
 """
 
 
 # %%
-#| export labs.long_run.training
-KEPT = "step", "updates", "bad", "record", "best", "skipped", "seconds", "windows"
+#| export trainer
+COUNTED = "step", "updates", "bad", "record", "best", "skipped", "seconds", "notes"  # kept as they are
 
 
 class Training(Training):
@@ -404,8 +342,7 @@ class Training(Training):
         """For a checkpoint, beside the weights."""
         parts = {"optimizer": self.optimizer, "data": self.stream, "scaler": self.scaler}
         state = {name: part and part.state_dict() for name, part in parts.items()}
-        state |= {name: getattr(self, name) for name in KEPT} | {"config": config_dict(self.config)}
-        state["windows"] = {name: list(window) for name, window in self.windows.items()}
+        state |= {name: getattr(self, name) for name in COUNTED} | {"config": config_dict(self.config)}
         return state | {"random": random_states(self.device)}
 
     def load_state_dict(self, state: dict) -> None:
@@ -413,15 +350,14 @@ class Training(Training):
         self.stream.load_state_dict(state["data"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
-        for name in KEPT:
+        for name in COUNTED:
             setattr(self, name, state[name])
-        self.windows = {name: Window(values) for name, values in state["windows"].items()}
         self.skipped, self.seconds = Counter(state["skipped"]), Counter(state["seconds"])
         set_random_states(state["random"], self.device)
 
 
 # %%
-run = assemble(config)
+run = build_run(config)
 print("a checkpoint holds the weights and:", *run.state_dict())
 
 # %% [markdown]
@@ -436,31 +372,27 @@ repeat. Such a change is refused. Other keys do not touch the training: where th
 One key is in between. The number of steps may change, because a run that goes well is often extended. But a schedule that falls towards the last step then has another rate from here on. Chapter 17f's trainer prints both
 rates if the rate rises.
 
-`compare` follows two lists. A key may change if it begins with one of the words in `FREE` and is not in `FIXED`. The two configurations are compared key by key; `value_of` looks a key such as `optim.lr` up in the nested dictionaries. We try one change that is
+`refuse_changes` follows two lists. A key may change if it begins with one of the words in `FREE` and is not in `FIXED`. The two configurations are compared key by key. A checkpoint may be older than a key, and then the key had its default. We try one change that is
 allowed and two that are not.
 """
 
 
 # %%
-#| export
-FREE = "run.", "eval.", "train.", "data.dir", "data.source"  # may change on a run's way
+#| export trainer
+FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
 FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
 
 
-def value_of(config: dict, key: str):
-    """What a configuration, as a dictionary, has under a key with dots; None where it has no such key."""
-    section, _, name = key.rpartition(".")
-    inner = config.get(section, {}) if section else config
-    return inner.get(name)
-
-
-def compare(config: Config, saved: dict) -> None:
+def refuse_changes(config: Config, saved: dict) -> None:
     """ValueError for a key that cannot change within a run; one printed line for those that can, and did."""
-    changed = {}
+    changed, default = {}, config_dict(Config())
     for key in keys():
-        now, then = value_of(config_dict(config), key), value_of(saved, key)
-        if now != then:
-            changed[key] = f"{key}={now} (was {then})"
+        section, _, name = key.rpartition(".")
+        parts = (part.get(section, {}) if section else part for part in (config_dict(config), saved, default))
+        ours, theirs, usual = parts
+        then = theirs.get(name, usual[name])  # a checkpoint that is older than the key has its default
+        if ours[name] != then:
+            changed[key] = f"{key}={ours[name]} (was {then})"
     for key, text in changed.items():
         if key in FIXED or not key.startswith(FREE):
             raise ValueError(f"the run in {config.run.dir} cannot go on with {text}; choose another run.dir")
@@ -470,10 +402,10 @@ def compare(config: Config, saved: dict) -> None:
 
 # %%
 saved = config_dict(config)
-compare(load_config("tiny", [*mine, "eval.every=10"]), saved)
+refuse_changes(load_config("tiny", [*mine, "eval.every=10"]), saved)
 for change in ("optim.lr=1e-3", "run.seed=7"):
     try:
-        compare(load_config("tiny", [*mine, change]), saved)
+        refuse_changes(load_config("tiny", [*mine, change]), saved)
     except ValueError as error:
         print("refused:", str(error).replace(str(RUNS), "…"))
 
@@ -483,20 +415,20 @@ The first change is only announced. The other two are refused in one sentence th
 
 ## Going on
 
-`resume` does all of this in order. It finds the newest complete checkpoint (`latest`, chapter 17b), compares the configurations, assembles the run, and puts the state back. If there is no checkpoint, the run is at its beginning. At the end `clean` removes what a kill may have left in the folder: a
-checkpoint that is only half written, and lines of steps that will be made again. A checkpoint is written before its step's line (chapter 17f). So the line of that step may be in the file already, with a validation that the checkpoint does not have. `clean` returns this line, and the run
+`resume` takes a new run to where its newest checkpoint is. It finds the newest complete checkpoint (`latest`, chapter 17b), compares the configurations, and puts the weights and the state back. If there is no checkpoint, the run stays at its beginning. At the end `clean_up` removes what a kill may have left in the folder: a
+checkpoint that is only half written, and lines of steps that will be made again. From now on a checkpoint is written before its step's line, and the unfinished line is part of it (the field `record`). So the line of that step may be in the file already, with a validation that the checkpoint does not have. `clean_up` returns this line, and the run
 goes on with it.
 """
 
 
 # %%
-#| export
-def take_weights(run: Training, folder: Path) -> None:
+#| export trainer
+def load_weights(run: Training, folder: Path) -> None:
     """Give the run's model the weights of a checkpoint."""
     run.model.load_state_dict(load_model(folder).state_dict())
 
 
-def clean(folder: Path, step: int) -> dict | None:
+def clean_up(folder: Path, step: int) -> dict | None:
     """Remove what a kill has left: half a checkpoint, and lines from the step on; the step's own line, if it was there."""
     for aside in folder.glob(".step_*.tmp"):
         shutil.rmtree(aside)
@@ -504,53 +436,158 @@ def clean(folder: Path, step: int) -> dict | None:
 
 
 # %%
-#| export
-#| blank resume: the newest checkpoint, if there is one: compare the configurations, assemble, take weights and state
-def resume(config: Config) -> Training:
-    """The run as its newest whole checkpoint has it, or at its beginning."""
-    folder = Path(config.run.dir)
-    found = latest(folder)
+#| export trainer
+#| grows resume
+#| blank resume: the newest checkpoint, if there is one: compare the configurations, take its weights and its state
+def resume(run: Training) -> Training:
+    """Take the run to where its newest whole checkpoint is; without one it stays at its beginning. Returns the run."""
+    found = latest(run.folder)
     if found:
         state = load_state(found)
-        compare(config, state["config"])
-    run = assemble(config)
-    if found:
-        take_weights(run, found)
+        refuse_changes(run.config, state["config"])
+        hook(run.config, "load_weights", load_weights)(run, found)
         run.load_state_dict(state)
         run.kept = found
         print(f"going on after step {run.step}, from {found}")
-    run.record = clean(folder, run.step) or run.record
+    run.record = clean_up(run.folder, run.step) or run.record
     return run
 
 
 # %% [markdown]
 r"""
-*Check.* The law of chapter 17b must hold for a run from a file, too. We make some steps, write a checkpoint, and make four steps more. Then we resume from the checkpoint and make the same four steps. Dropout is on, so the generator's state matters.
+## The loop reads the configuration
+
+The functions that are left are those of chapter 17 which read the old fields. The learning rate comes first. The configuration can ask for one of chapter 15's three schedules, and `learning_rate` computes the rate of any update. We print it at three places of `tiny`, whose schedule is wsd (warm up, stay, decay).
 """
 
 
 # %%
-def steps(run: Training, n: int) -> list[float]:
-    """The losses of so many steps as the trainer makes them: a batch, an update by it."""
-    run.step += n
-    return [train_step(run.model, run.optimizer, [run.stream.next_batch()]).item() for _ in range(n)]
+#| export trainer
+#| blank learning_rate: ask the schedule of chapter 15 and multiply by the configured rate
+def learning_rate(config: Config, updates: int) -> float:
+    """The rate of the next update, after so many updates."""
+    o, steps = config.optim, config.train.max_steps
+    if o.schedule == "cosine":
+        return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)
+    if o.schedule == "wsd":
+        return o.lr * optim.wsd(updates, steps, warmup=o.warmup, decay=o.decay, minimum=o.minimum)
+    return o.lr * optim.warm_up(updates, o.warmup)
 
 
-run = resume(config)
-steps(run, 6)
-save(config.run.dir, run.step, run.model, run.state_dict(), run.tokenizer)
-went_on = steps(run, 4)
-assert steps(resume(config), 4) == went_on, "the resumed run is not the one that went on"
+# %%
+places = 0, config.train.max_steps // 2, config.train.max_steps - 1
+print(*(f"update {n}: {learning_rate(config, n):.1e}" for n in places), sep="; ")
+
+# %% [markdown]
+r"""
+`one_step` takes all micro-batches of an update, and passes the precision and the clipping on to `train_step`. `save_checkpoint` saves the new state. If the run goes on from the checkpoint of this step, it is there already and is not written again. `grown` shows what has changed in `one_step`.
+"""
+
+
+# %%
+#| export trainer
+#| grows one_step, save_checkpoint
+def one_step(run: Training) -> dict:
+    """Take a batch and update the weights: the step's line."""
+    config, lr = run.config, learning_rate(run.config, run.updates)
+    for group in run.optimizer.param_groups:
+        group["lr"] = lr
+    if config.data.overfit:
+        run.stream.position = 0  # the first batch, again
+    batches = [run.stream.next_batch() for _ in range(config.micro_batches)]
+    loss = train_step(run.stepper, run.optimizer, batches, config.train.dtype, config.optim.clip, run.scaler)
+    run.step += 1
+    run.updates += 1
+    return {"step": run.step, "loss": loss.item(), "lr": lr}
+
+
+def save_checkpoint(run: Training) -> None:
+    """Write a checkpoint of this step, whole or not at all, if there is none yet; old ones are deleted."""
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept != folder:
+        run.kept = save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+        prune(run.folder, run.config.run.keep, run.step)
+
+
+# %%
+grown("one_step", "17d")
+
+# %% [markdown]
+r"""
+*Check.* The law of chapter 17b must hold for a run from a file, too. We make some steps, write a checkpoint, and make four steps more. Then we build the run anew, resume from the checkpoint and make the same four steps. Dropout is on, so the generator's state matters.
+"""
+
+
+# %%
+def losses(run: Training, n: int) -> list[float]:
+    """Of the next n steps."""
+    return [one_step(run)["loss"] for _ in range(n)]
+
+
+run = build_run(config)
+losses(run, 6)
+save_checkpoint(run)
+went_on = losses(run, 4)
+assert losses(resume(build_run(config)), 4) == went_on, "the resumed run is not the one that went on"
 print([round(loss, 3) for loss in went_on])
 
 # %% [markdown]
 r"""
 The four losses are equal to the last bit: the weights, the optimizer, the place in the data and dropout's generator all came back.
 
+Now the loop. `fit` is chapter 17's, with two changes. It reads from the configuration how often to look and how often to save. And it saves *before* it looks and writes the line: a look needs memory, and it may fail where a step did not.
+"""
+
+
+# %%
+#| export trainer
+#| grows introduce, fit
+def introduce(run: Training) -> None:
+    """Two lines: what is about to run, on what, and where it is kept."""
+    began = f"goes on after step {run.step}" if run.step else "a new run"
+    train, parameters = run.config.train, num_params(run.model.config)
+    print(f"{run.folder.name}: {began}; {parameters:,} parameters in {train.dtype} on {run.device}")
+    tokens = train.max_steps * train.batch_tokens
+    print(f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {tokens:,} in all")
+
+
+def fit(run: Training) -> Training:
+    """Train a run, or go on with it, to its last step. Each step's line goes to metrics.jsonl."""
+    resume(run)
+    introduce(run)
+    config, steps = run.config, run.config.train.max_steps
+    first, began = run.step, time.monotonic()
+    run.folder.mkdir(parents=True, exist_ok=True)
+    with open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as metrics:
+        while run.step < steps or run.record:
+            run.record = run.record or one_step(run)
+            last = run.step >= steps
+            looking = due(config.eval.every, run.step, last)
+            # the checkpoint comes first: a look may run out of memory
+            if looking or last or due(config.run.checkpoint_every, run.step):
+                save_checkpoint(run)
+            if looking:
+                run.record |= look(run)
+                left = (time.monotonic() - began) / max(1, run.step - first) * (steps - run.step)
+                print(step_line(run.record, steps), "|", span(left), "left")
+                print("   ", run.record["sample"])
+            print(json.dumps(run.record), file=metrics, flush=True)
+            run.record = None
+    return run
+
+
+# %% tags=["nbval-ignore-output"]
+short = load_config("tiny", [*mine, f"run.dir={RUNS}/short", "train.max_steps=60", "eval.every=30"])
+run = fit(build_run(short))
+
+# %% [markdown]
+r"""
+This is the complete way: a file, a run, a trained model. The same call goes on with the run. Here it is at its end already, so only its last line is written again.
+
 ## Which checkpoint?
 
 A run's folder holds several checkpoints. It would be tiresome to type the number of a step. So the commands `sample` and `eval` should accept the folder itself, for its newest checkpoint, and `runs/x/best` for the checkpoint with the lowest validation
-loss. `chosen` turns such a name into the folder of one checkpoint.
+loss. `pick_checkpoint` turns such a name into the folder of one checkpoint.
 
 Both commands read a model with chapter 08's `load`, so only this function has to grow. The rest of it is as before. `grown` shows the new lines.
 """
@@ -561,7 +598,7 @@ Both commands read a model with chapter 08's `load`, so only this function has t
 from nanogpt.metrics import read_metrics
 
 
-def chosen(place: str | Path) -> Path:
+def pick_checkpoint(place: str | Path) -> Path:
     """The checkpoint of a run's folder: runs/x is its newest complete one, runs/x/best that of its lowest validation loss.
 
     A path that is no run's folder is returned unchanged.
@@ -593,7 +630,7 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
 
     tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
     """
-    folder = chosen(checkpoint)
+    folder = pick_checkpoint(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     config, beside = folder / "config.json", folder / "tokenizer.json"
@@ -613,23 +650,19 @@ grown("load", "17d")
 
 
 # %%
-print(chosen(RUNS / "run").name)
+print(pick_checkpoint(RUNS / "short").name)
 
 # %% [markdown]
 r"""
-## Appendix: the run's folder, and where its time goes
+## Appendix: where the time goes
 
-The rest of this sitting is plumbing. Two small helpers for chapter 17e belong to the same class: the run's folder as a path, and `timed`, which adds up the seconds that a block of code takes.
+The rest of this sitting is plumbing. `timed` is a small helper for chapter 17e. It adds up the seconds that a block of code takes, and remembers the longest.
 """
 
 
 # %%
-#| export labs.long_run.training
+#| export trainer
 class Training(Training):
-    @property
-    def folder(self) -> Path:
-        return Path(self.config.run.dir)
-
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
         """Count the block's seconds."""
@@ -641,10 +674,42 @@ class Training(Training):
 
 
 # %%
-run = assemble(config)
+run = build_run(config)
 with run.timed("nothing"):
     pass
 print(run.folder.name, *run.seconds)
+
+# %% [markdown]
+r"""
+## Appendix: a large text
+
+`make_large` prepares what `make_data` leaves to it, with chapter 16b's `prepare`. If the tokenizer is given as a number, it is trained on the first 16 MB of the text.
+"""
+
+
+# %%
+#| export labs.corpora.large
+from importlib import import_module
+from pathlib import Path
+
+from nanogpt.config import Data
+from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files
+from nanogpt.prepare import LEARN
+from nanogpt.tokenizer import BPETokenizer
+
+
+# %%
+#| export labs.corpora.large
+def make_large(data: Data) -> None:
+    """Make the shards of data.dir from data.source: a file of any kind and size, or a folder of them."""
+    source, folder, tokenizer = Path(data.source), Path(data.dir), data.tokenizer
+    if isinstance(tokenizer, int):
+        spans = next(cut_files(find_files(source), LEARN, data.paragraphs))
+        texts = (text for span in spans for _, block in blocks_in(span, 1 << 20) for text in block)
+        BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
+    lab = import_module("nanogpt.labs.corpora.prepare")  # of chapter 16b
+    lab.prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
+
 
 # %% [markdown]
 r"""
@@ -656,24 +721,12 @@ learned another vocabulary, every id means another word. And if the configuratio
 How can a run know what the model has learned? One of our folders has a tokenizer beside the weights, and its fingerprint must be that of the shards. In a folder of Hugging Face's only the number of tokens can be compared. It may be larger than that of the shards by some rows of
 padding (chapter 13).
 
-`init_from` goes through `chosen` as well, so it may be a checkpoint, or the folder of a run. The dry run finds its model in the same way.
+`init_from` goes through `pick_checkpoint` as well, so it may be a checkpoint, or the folder of a run. The dry run finds its model in the same way.
 """
 
 
 # %%
-#| export labs.long_run.given
-from dataclasses import replace
-from pathlib import Path
-
-from nanogpt.config import Config
-from nanogpt.model import GPT
-from nanogpt.pretrained import from_hf, read_json
-from nanogpt.tokenizer import BPETokenizer
-from nanogpt.weights import load_model
-
-
-# %%
-#| export labs.long_run.given
+#| export
 def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
     """ValueError if init_from's folder keeps another tokenizer than the one that made the shards: ids would mean other words."""
     file = folder / "tokenizer.json"
@@ -691,10 +744,10 @@ def refuse_other_size(config: Config, tokens: int, needed: int) -> None:
 
 
 # %%
-#| export labs.long_run.given
-def given_model(config: Config, manifest: dict) -> GPT:
+#| export
+def load_given(config: Config, manifest: dict) -> GPT:
     """The model of init_from with this run's dropout, in float32. ValueError if the run cannot begin with it."""
-    folder = chosen(config.init_from)
+    folder = pick_checkpoint(config.init_from)
     file = folder / "config.json"
     ours = file.exists() and "model_type" not in read_json(file)
     if ours:
@@ -712,14 +765,14 @@ def given_model(config: Config, manifest: dict) -> GPT:
 #| grows folder_of
 def folder_of(init_from: str) -> Path:
     """The folder of the model that a run begins with; of a run, its newest checkpoint, or its best as runs/x/best."""
-    return chosen(init_from)
+    return pick_checkpoint(init_from)
 
 
 # %%
-begins = replace(config, init_from=str(run.folder))
-print(first_model(begins, manifest).config.n_layer, "layers, as the checkpoint has")
+begins = replace(config, init_from=str(RUNS / "short"))
+print(build_model(begins, manifest).config.n_layer, "layers, as the checkpoint has")
 try:
-    first_model(replace(begins, model=replace(config.model, n_layer=7)), manifest)
+    build_model(replace(begins, model=replace(config.model, n_layer=7)), manifest)
 except ValueError as error:
     print(str(error).replace(str(RUNS), "…"))
 
@@ -800,8 +853,8 @@ def draw_runs(runs: dict[str, Sequence[dict]]):
 # %%
 runs = {}
 for lr in (2e-3, 2e-4):
-    run = resume(load_config("tiny", [*mine[:1], f"run.dir={RUNS}/{lr}", "run.device=cpu", f"optim.lr={lr}"]))
-    runs[f"rate {lr:g}"] = [{"step": n, "loss": loss} for n, loss in enumerate(steps(run, 20), 1)]
+    run = build_run(load_config("tiny", [*mine[:1], "run.device=cpu", f"optim.lr={lr}"]))
+    runs[f"rate {lr:g}"] = [one_step(run) for _ in range(20)]
 show(draw_runs(runs), alt="The loss of two runs: at the lower rate it falls more slowly.")
 
 
@@ -836,7 +889,7 @@ r"""
 ## Appendix: the command line
 
 Each command is a module with two functions: `parser()` says which options it has, and `run(args)` does the work. `python -m nanogpt NAME` finds the module in a table. A module is imported only when its command is
-given, so that help needs no PyTorch. The table names all commands of the course, and the help lists those whose module is already there: after this sitting, `train` is still missing.
+given, so that help needs no PyTorch. The table names all commands of the course, and the help lists those that are already written: after this sitting, `train` is still missing.
 
 All commands end alike, so that a script can rely on the exit code: 0 when all went well, 2 after one line that says what is wrong.
 
@@ -844,7 +897,7 @@ All commands end alike, so that a script can rely on the exit code: 0 when all w
 """
 
 # %%
-predict("17d.2", "exit code after Ctrl-C", guess=None)
+predict("17d.1", "exit code after Ctrl-C", guess=None)
 
 # %%
 #| export cli
@@ -869,7 +922,7 @@ COMMANDS = {
     ),
     "compare": ("nanogpt.labs.long_run.compare", "where two runs part, and by how much (chapter 17f)"),
     "train": (
-        "nanogpt.labs.long_run.trainer",
+        "nanogpt.trainer",
         "a run from a YAML file, started or gone on with (chapter 17e)",
     ),
     "sample": ("nanogpt.sampling", "continue a prompt with a trained model (chapter 08)"),
@@ -892,11 +945,12 @@ Exit codes: 0 all went well, 1 the answer is no, 2 something is wrong (one line 
 # %%
 #| export cli
 def is_there(module: str) -> bool:
-    """Whether a command's module has been written. It is not imported here: help must need no PyTorch."""
+    """Whether a command has been written. Its module is read, not imported: help must need no PyTorch."""
     try:
-        return importlib.util.find_spec(module) is not None
+        spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # nor is its folder there
         return False
+    return spec is not None and "\ndef parser(" in Path(spec.origin).read_text(encoding="utf-8")
 
 
 # %%
@@ -976,6 +1030,8 @@ def run_command(name: str, argv: list[str]) -> int:
 
     def call():
         module = importlib.import_module(COMMANDS[name][0])
+        if not hasattr(module, "parser"):  # chapter 17 begins the trainer, and 17e writes its command
+            raise ValueError(f"not written yet: {COMMANDS[name][1]}")
         parser = module.parser()
         parser.prog, parser.error = f"python -m nanogpt {name}", refuse
         module.run(parser.parse_args(argv))
@@ -1013,7 +1069,7 @@ r"""
 with contextlib.redirect_stderr(sys.stdout):
     codes = [main(["pilot"]), main(["sample", "--tokens"]), main(["sample", "--checkpoint", "no/such/run"])]
     codes += [outcome("sample", partial(signal.raise_signal, signal.SIGINT))]
-answer("17d.2", codes[-1])
+answer("17d.1", codes[-1])
 assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"
 
 # %% [markdown]
@@ -1031,7 +1087,7 @@ checkpoint("17d")
 
 # %% [markdown]
 r"""
-The parts are connected. Chapter 17e lets such a run work alone through the night.
+The parts are connected, and a file has become a trained model. Chapter 17e lets such a run work alone through the night.
 
 ## Exercises
 
@@ -1046,6 +1102,5 @@ To explore:
 
 ## Further reading
 
-- llm.c, `outlier_detector.h`: the window of losses, with the same 128.
 - POSIX.1-2017, Shell Command Language, §2.8.2: exit status, and what is above 128.
 """
