@@ -1,11 +1,14 @@
-"""A run of chapter 17's trainer so small that a step takes milliseconds."""
+"""A run of chapter 17's trainer so small that a step takes milliseconds, in the form that the trainer has: built by hand, or from a
+configuration since chapter 17d."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from nanogpt import trainer
 from nanogpt.data import DocumentStream
+from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
 from nanogpt.shards import open_shards, read_shard
@@ -14,6 +17,7 @@ from nanogpt.tokenizer import BPETokenizer
 from nanogpt.trainer import Training
 
 LR, STEPS, EVERY = 1e-2, 12, 4
+TIMES = "ms", "tokens_per_s", "mfu"
 
 
 def tell(folder: Path) -> BPETokenizer:
@@ -26,6 +30,8 @@ def tell(folder: Path) -> BPETokenizer:
 def new_run(data: Path, tokenizer: BPETokenizer, folder: Path, dropout: float = 0.0) -> Training:
     """A run at its beginning, in `folder`, on the shards in `data`."""
     folder.mkdir(exist_ok=True)
+    if hasattr(trainer, "build_run"):
+        return from_configuration(data, folder, dropout)
     torch.manual_seed(0)
     shape = GPTConfig(
         block_size=16, vocab_size=tokenizer.vocab_size, n_layer=1, n_head=2, n_embd=16, dropout=dropout
@@ -34,3 +40,23 @@ def new_run(data: Path, tokenizer: BPETokenizer, folder: Path, dropout: float = 
     held = np.concatenate([read_shard(path) for path in open_shards(data, "val")])[:200]
     parts = model, make_optimizer(model, LR), DocumentStream(open_shards(data, "train"), 2, 16, seed=0)
     return Training(folder, *parts, tokenizer, ([held], tokenizer.eot), STEPS, LR, EVERY)
+
+
+def from_configuration(data: Path, folder: Path, dropout: float) -> Training:
+    from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train  # here: chapter 17 has none
+
+    return trainer.build_run(
+        Config(
+            model=Model(n_layer=1, n_head=2, n_embd=16, block_size=16, dropout=dropout),
+            data=Data(dir=str(data)),
+            optim=Optim(lr=LR),
+            train=Train(max_steps=STEPS, batch_tokens=32, micro_batch=2),
+            eval=Eval(every=EVERY, tokens=200, sample_every=EVERY),
+            run=Run(dir=str(folder), device="cpu", checkpoint_every=0, log_every=1000),
+        )
+    )
+
+
+def lines(folder: Path) -> list[dict]:
+    """What metrics.jsonl says of each step, times aside."""
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in read_metrics(folder)]

@@ -233,9 +233,10 @@ nothing to say.
 
 # %%
 #| export
-import importlib
+import importlib.util
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -488,9 +489,8 @@ class Config:
 
     def __post_init__(self):
         check_together(self.model, self.train)
-        for lab in load_labs(self):
-            if hasattr(lab, "check"):
-                lab.check(self)
+        for check in hooks(self, "check"):
+            check(self)
 
     @property
     def micro_batches(self) -> int:
@@ -524,16 +524,37 @@ def is_default(config: Config, key: str) -> bool:
 
 
 def load_labs(config: Config) -> list[ModuleType]:
-    """The labs that a configuration asks for by a key that is not at its default, each once, imported."""
-    labs = dict.fromkeys(lab for key, lab in LABS.items() if not is_default(config, key))
-    return [importlib.import_module(lab) for lab in labs]
+    """The labs that a configuration asks for by a key that is not at its default, each once, imported.
+
+    ModuleNotFoundError for one that is not written yet.
+    """
+    return [importlib.import_module(lab) for lab in asked_labs(config)]
+
+
+def asked_labs(config: Config) -> list[str]:
+    """Their names."""
+    return list(dict.fromkeys(lab for key, lab in LABS.items() if not is_default(config, key)))
 
 
 # %%
 #| export
+def is_written(lab: str) -> bool:
+    """Whether a module is there, without importing it."""
+    try:
+        return lab in sys.modules or importlib.util.find_spec(lab) is not None
+    except ModuleNotFoundError:  # nor is its folder there
+        return False
+
+
+def hooks(config: Config, name: str) -> list[Callable]:
+    """The functions of this name that the labs have which a configuration asks for, as far as they are written."""
+    labs = [importlib.import_module(lab) for lab in asked_labs(config) if is_written(lab)]
+    return [vars(lab)[name] for lab in labs if name in vars(lab)]
+
+
 def hook(config: Config, name: str, usual: Callable) -> Callable:
     """A lab's function of this name, where the configuration asks for a lab that has one; else `usual`, the core's own."""
-    return next((vars(lab)[name] for lab in load_labs(config) if name in vars(lab)), usual)
+    return next(iter(hooks(config, name)), usual)
 
 
 # %%

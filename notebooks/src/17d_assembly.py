@@ -231,7 +231,7 @@ import torch
 
 from nanogpt import optim
 from nanogpt.checkpoint import latest, load_state, prune, random_states, repair, save, set_random_states
-from nanogpt.config import Config, config_dict, hook, keys
+from nanogpt.config import Config, config_dict, hook, keys, load_labs
 from nanogpt.data import BatchStream
 
 # %%
@@ -316,6 +316,9 @@ def build_run(config: Config) -> Training:
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     parts = model, stepper, optimizer, stream, scaler
     run = Training(config, device, tokenizer, (held, manifest["eot"]), *parts)
+    for lab in load_labs(config):
+        if hasattr(lab, "attach"):
+            lab.attach(run)
     seed_everything(config.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
     return run
 

@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 import simple_run
 import torch
-from simple_run import EVERY, LR, STEPS
+from simple_run import EVERY, LR, STEPS, lines
 
 from nanogpt.metrics import read_metrics, span, step_line
 from nanogpt.optim import cosine
-from nanogpt.trainer import due, fit, go_on, keep_run, look, one_step
+from nanogpt.trainer import due, fit, look, one_step, resume
 from nanogpt.training import train_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,16 +33,15 @@ def test_the_trainer_makes_the_steps_that_chapter_07_makes_by_hand(new_run):
         for group in plain.optimizer.param_groups:
             group["lr"] = LR * cosine(step, STEPS)
         losses.append(train_step(plain.model, plain.optimizer, [plain.stream.next_batch()], clip=1.0).item())
-    lines = read_metrics(fit(run).folder)
-    assert [line["loss"] for line in lines] == losses, "the trainer makes other steps than the loop"
-    assert [line["lr"] for line in lines] == [LR * cosine(step, STEPS) for step in range(STEPS)]
+    made = read_metrics(fit(run).folder)
+    assert [line["loss"] for line in made] == losses, "the trainer makes other steps than the loop"
+    assert [line["lr"] for line in made] == [LR * cosine(step, STEPS) for step in range(STEPS)]
     assert losses[-1] < losses[0], "the loss does not fall"
 
 
-@pytest.mark.parametrize("stop", [EVERY, EVERY + 1, 2 * EVERY - 1, STEPS - 1])
-def test_interrupted_after_any_step_the_run_is_the_one_that_was_not(new_run, stop):
-    whole, broken = fit(new_run("whole")), new_run("broken")
-    real, given = broken.stream.next_batch, []
+def fit_until(run, stop: int) -> None:
+    """Train, and interrupt the run, as Ctrl-C would, before the batch that follows step `stop`."""
+    real, given = run.stream.next_batch, []
 
     def next_batch():
         if len(given) == stop:
@@ -50,11 +49,18 @@ def test_interrupted_after_any_step_the_run_is_the_one_that_was_not(new_run, sto
         given.append(1)
         return real()
 
-    broken.stream.next_batch = next_batch
+    run.stream.next_batch = next_batch
     with pytest.raises(KeyboardInterrupt):
-        fit(broken)
+        fit(run)
+    run.stream.next_batch = real
+
+
+@pytest.mark.parametrize("stop", [EVERY, EVERY + 1, 2 * EVERY - 1, STEPS - 1])
+def test_interrupted_after_any_step_the_run_is_the_one_that_was_not(new_run, stop):
+    whole = fit(new_run("whole"))
+    fit_until(new_run("broken"), stop)
     again = fit(new_run("broken"))
-    assert read_metrics(again.folder) == read_metrics(whole.folder), "the lines differ"
+    assert lines(again.folder) == lines(whole.folder), "the lines differ"
     assert all(map(torch.equal, again.model.parameters(), whole.model.parameters())), "the weights differ"
 
 
@@ -62,14 +68,10 @@ def test_interrupted_after_any_step_the_run_is_the_one_that_was_not(new_run, sto
 def test_all_that_a_step_changes_is_loaded(new_run, part):
     """What is put back to the beginning after loading makes another run: so each part is needed, and is there."""
     run, fresh = new_run("run"), new_run("fresh")
-    for _ in range(EVERY):
-        one_step(run)
-    keep_run(run)
-    loaded, poorer = new_run("run"), new_run("run")
-    go_on(loaded)
-    go_on(poorer)
+    fit_until(run, EVERY)
+    loaded, poorer = resume(new_run("run")), resume(new_run("run"))
     if part == "step":
-        poorer.step = 0
+        poorer.step = poorer.updates = 0  # the learning rate follows the updates, once they are counted
     else:
         getattr(poorer, part).load_state_dict(getattr(fresh, part).state_dict())
     losses, same, other = ([one_step(one)["loss"] for _ in range(3)] for one in (run, loaded, poorer))
@@ -91,21 +93,20 @@ def test_looking_changes_nothing(data, tmp_path):
 
 def test_a_run_says_what_it_is_and_how_long_it_takes(new_run, capsys):
     fit(new_run("run"))
-    said = capsys.readouterr().out.splitlines()
-    assert (
-        said[0].startswith("run: a new run; ")
-        and f"{STEPS} steps of 32 tokens, {32 * STEPS} in all" in said[1]
-    )
-    assert sum(" left" in line for line in said) == STEPS // EVERY, "not every look says how long it takes"
+    said = capsys.readouterr().out
+    assert "run: a new run; " in said and f"{STEPS} steps of 32 tokens, {32 * STEPS} in all" in said
+    looks = [line for line in said.splitlines() if "val loss" in line and line.startswith("step")]
+    assert len(looks) == STEPS // EVERY, "not every look is printed"
+    assert all(" left" in line for line in looks[:-1]), "not every look says how long the rest takes"
     fit(new_run("run"))
     assert f"goes on after step {STEPS}" in capsys.readouterr().out
 
 
 def test_lines_are_text_and_come_back(new_run):
-    lines = read_metrics(fit(new_run("run")).folder)
-    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
-    assert [line["step"] for line in lines if "val_loss" in line] == list(range(EVERY, STEPS + 1, EVERY))
-    for line in lines:
+    made = read_metrics(fit(new_run("run")).folder)
+    assert [line["step"] for line in made] == list(range(1, STEPS + 1))
+    assert [line["step"] for line in made if "val_loss" in line] == list(range(EVERY, STEPS + 1, EVERY))
+    for line in made:
         text = step_line(line, STEPS)
         assert "nan" not in text, "what a line does not have is printed"
         assert f"{line['loss']:.4f}"[:4] in text and ("val loss" in text) == ("val_loss" in line), text

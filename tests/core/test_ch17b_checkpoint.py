@@ -13,7 +13,6 @@ import simple_run
 import torch
 
 from nanogpt import checkpoint
-from nanogpt.metrics import read_metrics
 from nanogpt.trainer import fit, one_step
 from nanogpt.weights import load_model
 
@@ -100,7 +99,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, half, monk
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "rename", rename)
     path = checkpoint.save(
-        tmp_path, 3, load_model(half / "step_000008"), checkpoint.load(half / "step_000008")
+        tmp_path, 3, load_model(half / "step_000008"), checkpoint.load_state(half / "step_000008")
     )
     at = told.index(("named", str(path)))
     aside, flushed = tmp_path / f".{path.name}.tmp", {where for what, where in told[:at] if what == "flushed"}
@@ -113,7 +112,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, half, monk
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on Windows")
 def test_killed_at_any_moment_of_its_writing_it_is_whole_or_not_there(half, tmp_path):
     """SIGKILL before each call by which the writing of a checkpoint becomes visible to another process."""
-    model, state = load_model(half / "step_000008"), checkpoint.load(half / "step_000008")
+    model, state = load_model(half / "step_000008"), checkpoint.load_state(half / "step_000008")
     calls = [
         (os, "fsync"),
         (os, "replace"),
@@ -233,5 +232,5 @@ def test_a_run_with_dropout_that_is_killed_goes_on_bit_for_bit(data, tmp_path, l
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     again = fit(simple_run.new_run(*data, tmp_path / "killed", dropout=0.1))
-    assert read_metrics(path.parent) == read_metrics(whole.folder), "the killed run has other lines"
+    assert simple_run.lines(path.parent) == simple_run.lines(whole.folder), "the killed run has other lines"
     assert all(map(torch.equal, again.model.parameters(), whole.model.parameters())), "the weights differ"

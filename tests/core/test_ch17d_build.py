@@ -9,13 +9,12 @@ import pytest
 import torch
 from small_run import small, write_text
 
-from nanogpt import checkpoint
+from nanogpt import build, checkpoint
 from nanogpt.config import Data, Model
-from nanogpt.labs.long_run import assemble
 from nanogpt.labs.plan import dryrun
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.pretrained import to_hf
-from nanogpt.training import train_step
+from nanogpt.trainer import build_run, one_step, resume
 from nanogpt.weights import load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -35,22 +34,21 @@ def config(folder, tmp_path):
     )
 
 
-def steps(run, n: int) -> list[float]:
-    """The losses of so many steps as the trainer makes them: a batch, an update by it."""
-    losses = []
-    for _ in range(n):
-        batch = [run.stream.next_batch()]
-        loss = train_step(run.model, run.optimizer, batch, run.config.train.dtype, scaler=run.scaler)
-        run.windows["loss"].z(loss.item())
-        run.step, run.updates = run.step + 1, run.updates + 1
-        losses.append(loss.item())
-    return losses
+def losses(run, n: int) -> list[float]:
+    """Of the next n steps."""
+    return [one_step(run)["loss"] for _ in range(n)]
+
+
+def resumed(config):
+    """The run in config.run.dir, as its newest checkpoint has it."""
+    return resume(build_run(config))
 
 
 def saved(config, n: int = 3):
     """A run after so many steps, with a checkpoint."""
-    run = assemble.resume(config)
-    steps(run, n)
+    run = resumed(config)
+    losses(run, n)
+    run.notes["a lab"] = [1.5, 2]
     checkpoint.save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
     return run
 
@@ -59,30 +57,30 @@ def saved(config, n: int = 3):
 def test_a_resumed_run_is_the_one_that_was_saved(config, dtype):
     run = saved(config(train_dtype=dtype))
     torch.manual_seed(99)  # whatever the process has drawn since
-    again = assemble.resume(config(train_dtype=dtype))
+    again = resumed(config(train_dtype=dtype))
     assert again.state_dict().keys() == run.state_dict().keys()
-    assert (again.step, again.updates, again.windows) == (3, 3, run.windows), "counts or windows differ"
-    after = steps(again, 8)
-    again = assemble.resume(config(train_dtype=dtype))
-    assert steps(again, 8) == after, "two resumptions of one checkpoint differ"
-    whole = assemble.assemble(config(train_dtype=dtype, run_dir="none"))
-    assert steps(whole, 11)[3:] == after, "the resumed run has other losses than the one that went on"
+    assert (again.step, again.updates, again.notes) == (3, run.updates, run.notes), "counts or notes differ"
+    after = losses(again, 8)
+    again = resumed(config(train_dtype=dtype))
+    assert losses(again, 8) == after, "two resumptions of one checkpoint differ"
+    whole = build_run(config(train_dtype=dtype, run_dir="none"))
+    assert losses(whole, 11)[3:] == after, "the resumed run has other losses than the one that went on"
     assert config().model.dropout > 0, "without dropout nothing is random, and this says nothing"
 
 
 def test_the_loss_scale_comes_back(config):
-    run = assemble.assemble(config(train_dtype="fp16"))
+    run = build_run(config(train_dtype="fp16"))
     run.scaler.scale = 2.0**5  # as if it had been halved eleven times
     checkpoint.save(run.folder, 1, run.model, run.state_dict(), run.tokenizer)
-    assert assemble.resume(config(train_dtype="fp16")).scaler.scale == 2.0**5, "the scale is looked for again"
+    assert resumed(config(train_dtype="fp16")).scaler.scale == 2.0**5, "the scale is looked for again"
 
 
 def test_a_tokenizer_is_the_shards_own_or_none(config):
     """With another one of the same size every id would mean another word, and nothing would fail."""
-    manifest = assemble.ensure_data(config().data)
-    found = assemble.tokenizer_of(config().data, manifest)
+    manifest = build.ensure_data(config().data)
+    found = build.find_tokenizer(config().data, manifest)
     assert found.fingerprint == manifest["fingerprint"]
-    assert assemble.tokenizer_of(config().data, manifest | {"fingerprint": "another"}) is None
+    assert build.find_tokenizer(config().data, manifest | {"fingerprint": "another"}) is None
 
 
 def test_a_folder_and_a_large_text_make_the_same_shards(tmp_path, monkeypatch):
@@ -93,11 +91,11 @@ def test_a_folder_and_a_large_text_make_the_same_shards(tmp_path, monkeypatch):
     text.write_text("\n\n".join(f"Anna has {n} apples, and Ben has {n % 7}." for n in range(60)))
     made = {}
     for name, source, large in (("one", text, 1 << 28), ("folder", text.parent, 1 << 28), ("large", text, 0)):
-        monkeypatch.setattr(assemble, "LARGE", large)
+        monkeypatch.setattr(build, "LARGE", large)
         data = Data(dir=str(tmp_path / name), source=str(source), tokenizer=300, val=0.2)
         made[name] = [
             shard["sha256"]
-            for split in assemble.ensure_data(data)["splits"].values()
+            for split in build.ensure_data(data)["splits"].values()
             for shard in split["shards"]
         ]
     assert made["one"] == made["folder"] == made["large"] and len(made["one"]) == 2
@@ -117,13 +115,13 @@ def test_what_makes_it_another_run_is_refused_in_one_line(config, change):
     saved(config())
     key = next(iter(change)).replace("_", ".", 1)
     with pytest.raises(ValueError, match=f"cannot go on with {key}=.*; choose another run.dir") as error:
-        assemble.resume(config(**change))
+        resumed(config(**change))
     assert "\n" not in str(error.value)
 
 
 def test_what_may_change_is_said(config, capsys):
     saved(config())
-    run = assemble.resume(config(train_max_steps=14, eval_every=7, run_keep=1))
+    run = resumed(config(train_max_steps=14, eval_every=7, run_keep=1))
     said = capsys.readouterr().out
     assert "train.max_steps=14 (was 12), eval.every=7 (was 0), run.keep=1 (was 2)" in said, said
     assert run.step == 3 and f"going on after step 3, from {run.kept}" in said
@@ -132,11 +130,11 @@ def test_what_may_change_is_said(config, capsys):
 def test_the_shards_may_move_but_not_change(config, folder, tmp_path):
     saved(config())
     moved = shutil.copytree(folder / "data", tmp_path / "moved")
-    assemble.resume(config(data_dir=str(moved)))
+    resumed(config(data_dir=str(moved)))
     write_text(tmp_path / "other.txt", paragraphs=40)
     saved(config(run_dir=str(tmp_path / "b")))
     with pytest.raises(ValueError, match="is not what this state was saved for: see its 'shards'"):
-        assemble.resume(
+        resumed(
             config(
                 run_dir=str(tmp_path / "b"),
                 data_dir=str(tmp_path / "new"),
@@ -147,20 +145,18 @@ def test_the_shards_may_move_but_not_change(config, folder, tmp_path):
 
 def test_init_from_begins_with_those_weights(config, tmp_path):
     first = saved(config())
-    run = assemble.assemble(
-        replace(config(model_dropout=0.0), init_from=str(checkpoint.latest(first.folder)))
-    )
+    run = build_run(replace(config(model_dropout=0.0), init_from=str(checkpoint.latest(first.folder))))
     other = load_model(checkpoint.latest(first.folder))
     assert all(map(torch.equal, run.model.state_dict().values(), other.state_dict().values())), (
         "other weights"
     )
     assert run.model.config.dropout == 0.0, "dropout is this run's to choose"
-    newest = assemble.assemble(replace(config(), init_from=str(first.folder)))
+    newest = build_run(replace(config(), init_from=str(first.folder)))
     assert all(map(torch.equal, newest.model.parameters(), other.parameters())), (
         "a run's folder is its newest"
     )
     with pytest.raises(ValueError, match=r"context of 16; the run needs model.block_size=32"):
-        assemble.assemble(
+        build_run(
             replace(
                 config(train_micro_batch=2, model_block_size=32),
                 init_from=str(checkpoint.latest(first.folder)),
@@ -181,7 +177,7 @@ def test_init_from_of_another_vocabulary_is_refused(config, tmp_path):
     with pytest.raises(
         ValueError, match=r"shards was made with tokenizer .*init_from=.* learned .*; set data.tok"
     ):
-        assemble.assemble(replace(config(**there), init_from=str(checkpoint.latest(first.folder))))
+        build_run(replace(config(**there), init_from=str(checkpoint.latest(first.folder))))
 
 
 @pytest.mark.parametrize("key, value", [("n_layer", 2), ("n_head", 4), ("n_embd", 32)])
@@ -189,16 +185,16 @@ def test_init_from_brings_its_own_shape_and_another_one_that_was_asked_for_is_re
     first = checkpoint.latest(saved(config()).folder)
     text = rf"init_from=.* has {key}=\d+; leave out model.{key}={value}"
     with pytest.raises(ValueError, match=text):
-        assemble.assemble(replace(config(**{f"model_{key}": value}), init_from=str(first)))
+        build_run(replace(config(**{f"model_{key}": value}), init_from=str(first)))
     default = getattr(Model, key)  # nobody asked for it
     plain = Model(dropout=0.1, block_size=16)
-    run = assemble.assemble(replace(config(), model=plain, init_from=str(first)))
+    run = build_run(replace(config(), model=plain, init_from=str(first)))
     assert getattr(run.model.config, key) != default, "the shape is not init_from's"
 
 
 def test_init_from_reads_hugging_face_checkpoints(config, tmp_path):
     model = of_hugging_face(tmp_path, 300)
-    run = assemble.assemble(replace(config(), init_from=str(tmp_path)))
+    run = build_run(replace(config(), init_from=str(tmp_path)))
     assert torch.equal(run.model.transformer.wte.weight, model.transformer.wte.weight), "other weights"
 
 
@@ -215,12 +211,12 @@ def test_a_model_with_another_number_of_tokens_is_refused(config, tmp_path, toke
     of_hugging_face(tmp_path, tokens)
     begins = replace(config(), init_from=str(tmp_path))  # its shards have 280 tokens
     if fits:
-        assert assemble.assemble(begins).model.config.vocab_size == tokens
+        assert build_run(begins).model.config.vocab_size == tokens
     else:
         with pytest.raises(
             ValueError, match=rf"has {tokens} tokens, .* 280; set data.tokenizer to the model's"
         ):
-            assemble.assemble(begins)
+            build_run(begins)
 
 
 @pytest.mark.parametrize("place", ["", "best"])
@@ -238,17 +234,17 @@ def test_the_line_of_the_last_step_keeps_its_validation(config):
     run, path = saved(config()), Path(config().run.dir) / "metrics.jsonl"
     lines = [f'{{"step": {step}, "val_loss": {step}.5}}\n' for step in range(1, 6)]
     path.write_text("".join(lines))
-    again = assemble.resume(config())
+    again = resumed(config())
     assert again.record == {"step": 3, "val_loss": 3.5}, "the validation after the last step is lost"
     assert path.read_text() == "".join(lines[:2]), "the step's line would be there twice"
     path.write_text("".join(lines[:2]) + lines[2][:-3])
-    assert assemble.resume(config()).record == run.record, "a torn line is taken for the step's"
+    assert resumed(config()).record == run.record, "a torn line is taken for the step's"
 
 
 def test_what_is_missing_is_named(config, tmp_path):
     with pytest.raises(FileNotFoundError, match="has no shards; `python -m nanogpt prepare`"):
-        assemble.resume(config(data_dir=str(tmp_path / "none"), data_source=None))
+        resumed(config(data_dir=str(tmp_path / "none"), data_source=None))
     shutil.copytree(config().data.dir, data := tmp_path / "data")
     (data / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="samples need the tokenizer that made"):
-        assemble.resume(config(data_dir=str(data), data_tokenizer="none.json", eval_sample_every=4))
+        resumed(config(data_dir=str(data), data_tokenizer="none.json", eval_sample_every=4))
