@@ -1,5 +1,5 @@
-"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `grown`, `as_module`, `predict`,
-`answer`, `predictions`."""
+"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `grown`, `as_left_by`, `as_module`,
+`predict`, `answer`, `predictions`."""
 
 import importlib
 import io
@@ -21,7 +21,7 @@ from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
 from course.states.started import not_built_yet
 
-__all__ = ["answer", "as_module", "checkpoint", "grown", "predict", "predictions", "show"]
+__all__ = ["answer", "as_left_by", "as_module", "checkpoint", "grown", "predict", "predictions", "show"]
 
 plt.rcParams.update(
     {
@@ -115,6 +115,19 @@ def as_module(name: str) -> None:
     except ModuleNotFoundError:
         module = sys.modules[f"nanogpt.{name}"] = ModuleType(f"nanogpt.{name}")
     vars(module).update({each: get_ipython().user_ns[each] for each in names})
+
+
+def as_left_by(chapter: str, name: str) -> ModuleType:
+    """`nanogpt.NAME` as this chapter left it: what the next sitting goes on with, whatever later ones have made of it."""
+    from course.package.as_of import chapters_of
+    from course.package.compose import compose, notebooks_upto
+
+    if not any(number > chapter for number in chapters_of(name)):
+        return importlib.import_module(f"nanogpt.{name}")
+    module = ModuleType(f"nanogpt.{name}")
+    text = compose(notebooks_upto(chapter), {name})[name]
+    exec(compile(text, f"{name}.py as of {chapter}", "exec"), vars(module))
+    return module
 
 
 def shrink(png: bytes) -> bytes:

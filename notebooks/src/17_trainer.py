@@ -9,8 +9,8 @@ This sitting adds these things to the loop, one at a time: a line for each step 
 model was not trained on, and a file from which the run goes on. There is no configuration file, no second process and no
 command yet. The result is short enough to know by heart, and it is a real trainer: it finishes what it began.
 
-The next sittings make it fit for days: 17b asks what our simple file forgets and what a power cut leaves of it, 17c puts a run's numbers
-into a file, and 17e and 17f look after a run at night. (17d connects the parts. It may be skipped, like 17e and 17f.)
+The next sittings make it fit for days. 17b asks what our simple file forgets and what a power cut leaves of it. 17c puts a run's numbers
+into a file, and 17d lets the trainer read them there. 17e and 17f look after a run at night. Each of them replaces some of the functions of this sitting, and the trainer stays one trainer.
 """
 
 # %%

@@ -28,7 +28,7 @@ import numpy as np
 
 from course import kills
 from course.figures import checkpoints as figures
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from course.notebook import answer, as_left_by, checkpoint, grown, predict, predictions, show
 from nanogpt.data import DocumentStream
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPTConfig, num_params
@@ -36,7 +36,9 @@ from nanogpt.optim import make_optimizer
 from nanogpt.shards import open_shards, read_shard
 from nanogpt.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
-from nanogpt.trainer import Training, fit, one_step
+
+simple = as_left_by("17", "trainer")  # also where later sittings have changed it
+Training, fit, one_step = simple.Training, simple.fit, simple.one_step
 
 
 # %%
@@ -750,12 +752,7 @@ a step, a look, or a checkpoint. At the end its `metrics.jsonl` must equal that 
 predict("17b.6", "losses that differ after three kills", guess=None)
 
 # %%
-import nanogpt.trainer as simple
-
-simple.save_checkpoint, simple.resume = (
-    save_checkpoint,
-    resume,
-)  # in this kernel, until the checkpoint below writes them
+simple.save_checkpoint, simple.resume = save_checkpoint, resume  # in this kernel
 
 
 def fit_and_die(lines: int) -> int:

@@ -464,7 +464,11 @@ r"""
 A configuration has these sections, and two keys that belong to none of them. `family` is the kind of model, and `init_from` names a trained model with which the run begins (chapter 19). One rule concerns several of them, and `check_together` has it: `train.batch_tokens` counts the batch of one update in tokens, so that it means the same on any machine. But the batch is computed in micro-batches (chapter 15) of
 `train.micro_batch` rows, and each row has `model.block_size` tokens. So the first number must be a multiple of the product of the other two. A message is most useful when it contains the remedy, so this one names the nearest number that would do.
 
-Rules about layouts and about the second family belong to the chapters that build them. The table `LABS` names the modules as texts, and `load_labs` imports one only if its section is not at its default. So a plain run needs none of them.
+Some keys ask for things that most runs do not need: adapters, a layout of many processes, a second family of models, another logger. Their code is in *labs*, which are modules of later chapters. The table `LABS` says which lab a key or a section needs. The labs are named as texts, and `load_labs` imports one only if its
+key is not at its default. So a plain run needs none of them.
+
+A lab takes part through functions with fixed names. If it has a function `check`, we call it when a configuration is read. And where the trainer of chapter 17d makes a part of a run, for example the model, it calls `hook(config, "build_model", build_model)`. This returns the lab's function `build_model` if the configuration asks for a lab that has one. Otherwise it returns
+its last argument, the trainer's own function. So a lab can replace a part of the trainer, and the trainer does not have to know it.
 """
 
 
@@ -570,6 +574,8 @@ def check_together(model: Model, train: Train) -> None:
 
 # %%
 print(refusal(Config, train={"batch_tokens": 1000}))
+plain, limited = Config(), Config(run=Run(minutes=30))
+print("labs:", asked_labs(plain), asked_labs(limited), hook(plain, "build_model", print) is print)
 
 # %% [markdown]
 r"""
@@ -971,7 +977,7 @@ r"""
 ## Appendix: the dry run's lines
 
 `dry_run` prints all these numbers for a configuration: parameters, memory, steps, epochs and time. This is what `python -m nanogpt train gpt2-124M --dry-run` will print (chapter 17e). It writes nothing, and it does not make data that are not there. If the shards are not there yet, it assumes the size of
-their vocabulary. `shape_of` takes care of a run that begins with a trained model (`init_from`): it has that model's shape. If the file asks for another shape, `refuse_other_shape` says so.
+their vocabulary. `shape_of` takes care of a run that begins with a trained model (`init_from`): it has that model's shape. If the file asks for another shape, `refuse_other_shape` says so. (It is the first function of the module `build`, in which chapter 17d makes the parts of a run.)
 """
 
 
@@ -1079,7 +1085,7 @@ checkpoint("17c")
 
 # %% [markdown]
 r"""
-Now the package reads runs, and says what they would take. Chapters 17d to 17f, which may be skipped, make them.
+Now the package reads runs, and says what they would take. Chapter 17d makes them.
 
 ## Exercises
 

@@ -31,7 +31,8 @@ from functools import partial
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.build import refuse_other_shape
 from nanogpt.config import load_config
-from nanogpt.trainer import due, look
+from nanogpt.metrics import read_metrics
+from nanogpt.trainer import due
 
 # %% [markdown]
 r"""
@@ -237,9 +238,11 @@ from nanogpt.data import BatchStream
 # %%
 #| export trainer
 from nanogpt.device import pick_device, seed_everything
+from nanogpt.evaluate import evaluate
 from nanogpt.metrics import span, step_line
 from nanogpt.model import GPT, num_params
 from nanogpt.precision import LossScaler, why_not
+from nanogpt.sampling import complete
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train_step
 from nanogpt.weights import load_model
@@ -538,13 +541,14 @@ print([round(loss, 3) for loss in went_on])
 r"""
 The four losses are equal to the last bit: the weights, the optimizer, the place in the data and dropout's generator all came back.
 
-Now the loop. `fit` is chapter 17's, with two changes. It reads from the configuration how often to look and how often to save. And it saves *before* it looks and writes the line: a look needs memory, and it may fail where a step did not.
+Now the loop. `look` and `fit` are those of chapter 17, with two changes. They read from the configuration how often to measure the loss, to write a sample, to save and to print. And `fit` saves *before* it looks: a look needs memory of its own, and it may fail where a step did not. The line of the step is written last. So a checkpoint
+contains a line that is not finished, and a run that goes on from it begins by finishing this line.
 """
 
 
 # %%
 #| export trainer
-#| grows introduce, fit
+#| grows introduce, look
 def introduce(run: Training) -> None:
     """Two lines: what is about to run, on what, and where it is kept."""
     began = f"goes on after step {run.step}" if run.step else "a new run"
@@ -554,38 +558,52 @@ def introduce(run: Training) -> None:
     print(f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {tokens:,} in all")
 
 
+def look(run: Training) -> dict:
+    """What is due after this step, of the validation loss and a sample of the model's text: for the step's line."""
+    config, line = run.config, {}
+    last = run.step >= config.train.max_steps
+    if due(config.eval.every, run.step, last):
+        line["val_loss"] = evaluate(run.model, *run.held, precision=config.train.dtype)
+    if due(config.eval.sample_every, run.step, last):
+        line["sample"] = complete(run.model, run.tokenizer, config.eval.prompt, 50)
+    return line
+
+
+# %%
+#| export trainer
+#| grows fit
 def fit(run: Training) -> Training:
     """Train a run, or go on with it, to its last step. Each step's line goes to metrics.jsonl."""
-    resume(run)
-    introduce(run)
+    introduce(resume(run))
     config, steps = run.config, run.config.train.max_steps
+    often = config.run.checkpoint_every, config.eval.every, config.eval.sample_every
     first, began = run.step, time.monotonic()
     run.folder.mkdir(parents=True, exist_ok=True)
     with open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as metrics:
         while run.step < steps or run.record:
-            run.record = run.record or one_step(run)
+            line = run.record = run.record or one_step(run)
             last = run.step >= steps
-            looking = due(config.eval.every, run.step, last)
             # the checkpoint comes first: a look may run out of memory
-            if looking or last or due(config.run.checkpoint_every, run.step):
+            if last or any(due(every, run.step) for every in often):
                 save_checkpoint(run)
-            if looking:
-                run.record |= look(run)
+            line |= look(run)
+            if "val_loss" in line or due(config.run.log_every, run.step, last):
                 left = (time.monotonic() - began) / max(1, run.step - first) * (steps - run.step)
-                print(step_line(run.record, steps), "|", span(left), "left")
-                print("   ", run.record["sample"])
-            print(json.dumps(run.record), file=metrics, flush=True)
+                print(step_line(line, steps), "|", span(left), "left")
+            print(json.dumps(line), file=metrics, flush=True)
             run.record = None
     return run
 
 
 # %% tags=["nbval-ignore-output"]
-short = load_config("tiny", [*mine, f"run.dir={RUNS}/short", "train.max_steps=60", "eval.every=30"])
+changes = [f"run.dir={RUNS}/short", "train.max_steps=120", "eval.every=40", "eval.sample_every=120"]
+short = load_config("tiny", [*mine, *changes])
 run = fit(build_run(short))
+print(read_metrics(run.folder)[-1]["sample"])
 
 # %% [markdown]
 r"""
-This is the complete way: a file, a run, a trained model. The same call goes on with the run. Here it is at its end already, so only its last line is written again.
+This is the complete way: a file, a run, a trained model. The same call goes on with a run that was stopped.
 
 ## Which checkpoint?
 

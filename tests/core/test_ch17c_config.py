@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -244,6 +245,46 @@ def test_the_keys_others_rely_on_are_there():
         "train.compile",
     } < set(keys())
     assert "init_from" in keys() and "run" not in keys()
+
+
+# --- what only a lab can do ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    """A lab for run.minutes and the section lora, which a test gives its functions."""
+    made = ModuleType("a_lab")
+    monkeypatch.setitem(sys.modules, "a_lab", made)
+    for key in ("run.minutes", "lora"):
+        monkeypatch.setitem(module.LABS, key, "a_lab")
+    return made
+
+
+def test_a_lab_is_asked_once_and_only_by_a_key_that_is_not_at_its_default(lab):
+    plain, limited = Config(), Config(run=Run(minutes=3))
+    assert module.load_labs(plain) == [] and module.load_labs(limited) == [lab]
+    assert module.load_labs(replace(limited, lora=module.Lora(rank=2))) == [lab]
+    assert module.hook(limited, "build", len) is len, "the core's own, where the lab has none"
+    lab.build = sum
+    assert module.hook(limited, "build", len) is sum and module.hook(plain, "build", len) is len
+
+
+def test_a_lab_checks_what_is_read(lab, told):
+    def check(config):
+        if config.run.minutes > 9:
+            raise ValueError(f"run.minutes={config.run.minutes:g} is too long")
+
+    lab.check = check
+    assert told("run: {minutes: 9}").run.minutes == 9
+    assert told("run: {minutes: 10}") == "run.yaml: run.minutes=10 is too long"
+
+
+def test_a_lab_that_is_still_to_come_is_missed_by_a_run_alone(monkeypatch, told):
+    monkeypatch.setitem(module.LABS, "run.minutes", "nanogpt.labs.nowhere.to_come")
+    config = told("run: {minutes: 9}")
+    assert module.hook(config, "build", len) is len
+    with pytest.raises(ModuleNotFoundError, match=r"nanogpt\.labs\.nowhere"):
+        module.load_labs(config)
 
 
 # --- the ready ones ------------------------------------------------------------------------------------------

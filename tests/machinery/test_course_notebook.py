@@ -12,7 +12,7 @@ from nbval.plugin import get_sanitize_patterns
 
 from course import predictions as kept
 from course.figures.setup import course_map
-from course.notebook import answer, elsewhere, predict, predictions
+from course.notebook import answer, as_left_by, elsewhere, predict, predictions
 from course.parts import run_parts_again
 from course.paths import ROOT
 
@@ -34,6 +34,13 @@ def test_a_kernel_that_works_in_another_folder_is_told(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     said = elsewhere()
     assert f"works in {tmp_path}" in said and f"{ROOT / 'notebooks'}: open the notebook there" in said
+
+
+def test_a_module_is_what_a_chapter_left_though_later_ones_have_changed_it():
+    """Chapter 17b goes on with chapter 17's trainer, in a complete package too."""
+    trainer = as_left_by("17", "trainer")
+    assert "folder" in trainer.Training.__dataclass_fields__ and not hasattr(trainer, "build_run")
+    assert as_left_by("99", "trainer") is sys.modules["nanogpt.trainer"], "nobody has changed it since"
 
 
 @pytest.mark.parametrize("ids", [True, False], ids=["cells have ids", "cells have none, as on Colab"])

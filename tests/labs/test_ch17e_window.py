@@ -1,4 +1,4 @@
-"""Chapter 17d: how far out a value is. The law: a window goes on from its list as if it had never been saved."""
+"""Chapter 17e: how far out a value is. The law: a window goes on from its list as if it had never been saved."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanogpt.labs.long_run.training import WINDOW, Window
+from nanogpt.labs.long_run.spikes import WINDOW, Window
 
 
 def test_z_is_llmc_s_with_the_new_value_within_its_window():
