@@ -378,9 +378,13 @@ repeat. Such a change is refused. Other keys do not touch the training: where th
 One key is in between. The number of steps may change, because a run that goes well is often extended. But a schedule that falls towards the last step then has another rate from here on. Chapter 17f's trainer prints both
 rates if the rate rises.
 
-`refuse_changes` follows two lists. A key may change if it begins with one of the words in `FREE` and is not in `FIXED`. The two configurations are compared key by key. A checkpoint may be older than a key, and then the key had its default. We try one change that is
-allowed and two that are not.
+`refuse_changes` follows two lists. A key may change if it begins with one of the words in `FREE` and is not in `FIXED`. The two configurations are compared key by key. A checkpoint may be older than a key, and then the key had its default.
+
+*Predict.* How many keys of a configuration may change on the way, in percent? First count in your head: the sections are model, data, optim, train, eval and run, and three small ones for optional chapters.
 """
+
+# %%
+predict("17d.1", "of a configuration's keys may change on the way", guess=None, unit="%")
 
 
 # %%
@@ -405,6 +409,16 @@ def refuse_changes(config: Config, saved: dict) -> None:
     if changed:
         print("changed since the checkpoint:", ", ".join(changed.values()))
 
+
+# %%
+free = [key for key in keys() if key.startswith(FREE) and key not in FIXED]
+print(f"{len(free)} of {len(keys())} keys")
+answer("17d.1", 100 * len(free) / len(keys()))
+
+# %% [markdown]
+r"""
+Fewer than half: those that say where the run lives, how long it goes on, what is measured on the way, and how the batch is divided. The model, the data and the optimizer are fixed. We try one change that is allowed and two that are not.
+"""
 
 # %%
 saved = config_dict(config)
@@ -918,7 +932,7 @@ All commands end alike, so that a script can rely on the exit code: 0 when all w
 """
 
 # %%
-predict("17d.1", "exit code after Ctrl-C", guess=None)
+predict("17d.2", "exit code after Ctrl-C", guess=None)
 
 # %%
 #| export cli
@@ -1090,7 +1104,7 @@ r"""
 with contextlib.redirect_stderr(sys.stdout):
     codes = [main(["pilot"]), main(["sample", "--tokens"]), main(["sample", "--checkpoint", "no/such/run"])]
     codes += [outcome("sample", partial(signal.raise_signal, signal.SIGINT))]
-answer("17d.1", codes[-1])
+answer("17d.2", codes[-1])
 assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"
 
 # %% [markdown]
