@@ -98,6 +98,22 @@ COMPUTING = "train_step", "update", "evaluate", "complete"
 WRITING = "fsync", "replace", "rename", "rmtree", "serialize", "save_json", "save_model"
 
 
+def train(config: Config):
+    """Start the run in config.run.dir, or go on with it, as the command does since chapter 17f."""
+    from nanogpt import trainer  # here: chapter 20's ranks need none
+
+    if hasattr(trainer, "train_config"):
+        return trainer.train_config(config)
+    return trainer.fit(trainer.build_run(config))
+
+
+def gradient_call() -> str:
+    """What the trainer calls for a step's loss and gradient: chapter 17e's asks a judge before the update."""
+    from nanogpt import trainer
+
+    return "accumulate_gradients" if hasattr(trainer, "accumulate_gradients") else "train_step"
+
+
 def count_events(die_at: int, among: tuple[str, ...], told: list, report) -> None:
     """From now on, note what a run does; SIGKILL before that one of those in `among` that has this number."""
 
@@ -111,11 +127,12 @@ def count_events(die_at: int, among: tuple[str, ...], told: list, report) -> Non
 
         return event
 
-    from nanogpt.labs.long_run import looks, trainer  # here: chapters 17b and 17d's tests need none
+    from nanogpt import trainer
 
+    setattr(trainer, gradient_call(), counted("train_step", getattr(trainer, gradient_call())))
     events = [(os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree")]
     events += [(checkpoint, name) for name in ("serialize", "save_json", "save_model")]
-    events += [(trainer, "train_step"), (looks, "evaluate"), (looks, "complete")]
+    events += [(trainer, "evaluate"), (trainer, "complete")]
     for module, name in events:
         setattr(module, name, counted(name, getattr(module, name)))
     for kind in (AdamW, MasterAdamW):
@@ -123,24 +140,20 @@ def count_events(die_at: int, among: tuple[str, ...], told: list, report) -> Non
 
 
 def child(config: Config, die_at: int, among: tuple[str, ...], report) -> None:
-    from nanogpt.labs.long_run import trainer
-
     gc.freeze()  # what the server has loaded is no garbage, and looking at it would copy it
     torch.set_num_threads(1)
     told = []
     count_events(die_at, among, told, report)
     with open(os.devnull, "w") as nowhere, contextlib.suppress(BaseException):
         sys.stdout = sys.stderr = nowhere
-        report.send(("ended", trainer.fit(config).step))
+        report.send(("ended", train(config).step))
     report.send(("events", told))
 
 
 def run_in_child(config: Config, die_at: int = 0, among: tuple[str, ...] = ()) -> tuple[int, dict]:
     """Train in a process of its own, which kills itself before the die_at-th of the events in `among`, if it comes."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["torch._dynamo", "nanogpt.labs.long_run.trainer"]
-    )  # what takes seconds to import
+    context.set_forkserver_preload(["torch._dynamo", "nanogpt.trainer"])  # what takes seconds to import
     start_server()
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=child, args=(config, die_at, among, there))
@@ -160,7 +173,7 @@ def losses(run: str | Path) -> list[float]:
 
 def stopped_after(config: Config, step: int, monkeypatch) -> None:
     """Train, and stop after a step, as by a file `stop`."""
-    from nanogpt.labs.long_run import trainer
+    from nanogpt import trainer
 
     one_step = trainer.one_step
 
@@ -171,7 +184,7 @@ def stopped_after(config: Config, step: int, monkeypatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "one_step", stopping)
-        assert trainer.fit(config).step == step, "the run did not stop"
+        assert train(config).step == step, "the run did not stop"
 
 
 class Poisoned(torch.nn.Module):
@@ -188,12 +201,12 @@ class Poisoned(torch.nn.Module):
 
 def poisoned_steps(monkeypatch, factors: dict[int, float]) -> None:
     """{5: math.nan}: the fifth step that the process makes has such a loss."""
-    from nanogpt.labs.long_run import trainer
+    from nanogpt import trainer
 
-    step, made = trainer.train_step, []
+    step, made = getattr(trainer, gradient_call()), []
 
     def poisoned(model, *rest, **named):
         made.append(1)
         return step(Poisoned(model, factors.get(len(made), 1.0)), *rest, **named)
 
-    monkeypatch.setattr(trainer, "train_step", poisoned)
+    monkeypatch.setattr(trainer, gradient_call(), poisoned)

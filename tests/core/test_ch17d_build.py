@@ -1,5 +1,6 @@
 """What a run is made of: all that its steps change comes back, and what makes it another run is refused."""
 
+import os
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_run import small, write_text
+from small_run import COMPUTING, WRITING, lines, run_in_child, small, weights, write_text
 
 from nanogpt import build, checkpoint
 from nanogpt.config import Data, Model
@@ -248,3 +249,17 @@ def test_what_is_missing_is_named(config, tmp_path):
     (data / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="samples need the tokenizer that made"):
         resumed(config(data_dir=str(data), data_tokenizer="none.json", eval_sample_every=4))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot fork")
+@pytest.mark.parametrize("among, die_at", [(COMPUTING, 9), (COMPUTING, 20), (WRITING, 12), (WRITING, 31)])
+def test_a_run_from_a_file_that_is_killed_goes_on_bit_for_bit(config, tmp_path, among, die_at):
+    killed, whole = (
+        config(run_dir=str(tmp_path / name), eval_every=5, eval_sample_every=6)
+        for name in ("killed", "whole")
+    )
+    assert run_in_child(killed, die_at, among)[0] < 0, "it was not killed"
+    for one in (killed, whole):
+        assert run_in_child(one)[1]["ended"] == 12, "the run does not end"
+    assert lines(killed.run.dir) == lines(whole.run.dir), "the killed run has other lines"
+    assert weights(killed.run.dir) == weights(whole.run.dir), "the weights differ"
