@@ -1,6 +1,7 @@
 """A run of chapter 17's trainer so small that a step takes milliseconds, in the form that the trainer has: built by hand, or from a
 configuration since chapter 17d."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -43,18 +44,16 @@ def new_run(data: Path, tokenizer: BPETokenizer, folder: Path, dropout: float = 
 
 
 def from_configuration(data: Path, folder: Path, dropout: float) -> Training:
-    from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train  # here: chapter 17 has none
-
-    return trainer.build_run(
-        Config(
-            model=Model(n_layer=1, n_head=2, n_embd=16, block_size=16, dropout=dropout),
-            data=Data(dir=str(data)),
-            optim=Optim(lr=LR),
-            train=Train(max_steps=STEPS, batch_tokens=32, micro_batch=2),
-            eval=Eval(every=EVERY, tokens=200, sample_every=EVERY),
-            run=Run(dir=str(folder), device="cpu", checkpoint_every=0, log_every=1000),
-        )
-    )
+    section = {each.name: each.default_factory for each in fields(trainer.Config)}
+    parts = {
+        "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "block_size": 16, "dropout": dropout},
+        "data": {"dir": str(data)},
+        "optim": {"lr": LR},
+        "train": {"max_steps": STEPS, "batch_tokens": 32, "micro_batch": 2},
+        "eval": {"every": EVERY, "tokens": 200, "sample_every": EVERY},
+        "run": {"dir": str(folder), "device": "cpu", "checkpoint_every": 0, "log_every": 1000},
+    }
+    return trainer.build_run(trainer.Config(**{name: section[name](**keys) for name, keys in parts.items()}))
 
 
 def lines(folder: Path) -> list[dict]:

@@ -289,7 +289,7 @@ r"""
 Most of these fields get their first values in chapters 17e and 17f. For now it is enough to see that all of them have to be in a checkpoint, except for the last two, which are only used while the process runs.
 
 `build_run` makes all the parts and puts them together. Two mistakes are refused here in one sentence: a precision that the device does not have, and samples without a tokenizer. Where a lab builds a part in another way, `hook` of chapter 17c finds the lab's function. For our file it returns the
-function that we have just written.
+function that we have just written. A lab with a function `attach` gets the finished run and can add something to it.
 
 The order matters in one place. The seed of PyTorch's global generator is set *last*. If it were set first, everything in between that draws random numbers would shift the numbers that dropout gets, for example a benchmark or a model of another size.
 From this point on, only dropout draws from this generator.

@@ -15,7 +15,7 @@ from nanogpt.config import Data, Model
 from nanogpt.labs.plan import dryrun
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.pretrained import to_hf
-from nanogpt.trainer import build_run, one_step, resume
+from nanogpt.trainer import build_run, learning_rate, one_step, resume
 from nanogpt.weights import load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -249,6 +249,21 @@ def test_what_is_missing_is_named(config, tmp_path):
     (data / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="samples need the tokenizer that made"):
         resumed(config(data_dir=str(data), data_tokenizer="none.json", eval_sample_every=4))
+
+
+def test_the_learning_rate_is_that_of_the_configured_schedule(config):
+    rate = {
+        name: partial(learning_rate, config(optim_schedule=name)) for name in ("cosine", "wsd", "constant")
+    }
+    for name, at in rate.items():
+        assert at(0) == pytest.approx(1e-2 / 3), f"{name} does not warm up in three steps"
+        assert at(3) == pytest.approx(1e-2), f"{name} is not at its highest after the warm-up"
+    assert rate["constant"](11) == 1e-2 > rate["wsd"](11) > 0
+    assert 1e-3 < rate["cosine"](11) < rate["cosine"](6) < 1e-2, "the cosine does not fall towards a tenth"
+    run = build_run(config())
+    assert [one_step(run)["lr"] for _ in range(4)] == [rate["cosine"](n) for n in range(4)], (
+        "a step has another rate"
+    )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot fork")

@@ -11,8 +11,19 @@ ASKED_FOR = {  # labs named as a text, and two methods of GPT: imported when a c
     "07b": {"labs.llama.model"},
     "08": {"labs.llama.pretrained", "sampling", "sampling.stream_batch"},
     "13": {"labs.kernels.columns"},
-    "17c": {"labs.llama.keys", "labs.parallel.layout"},
-    "17d": {"labs.corpora.prepare", "labs.formats.llmc"},
+    "17c": {  # what only some keys of a configuration need
+        "labs.corpora.mixture",
+        "labs.evals.hellaswag",
+        "labs.llama.runs",
+        "labs.long_run.minutes",
+        "labs.long_run.spikes",
+        "labs.long_run.tensorboard",
+        "labs.long_run.wandb",
+        "labs.parallel.laid_out",
+        "labs.tuning.adapters",
+        "labs.tuning.answers",
+    },
+    "17d": {"labs.corpora.large", "labs.corpora.prepare", "labs.formats.llmc"},
 }
 
 
