@@ -433,8 +433,8 @@ run.
 
 ## A step that notices trouble
 
-The loop's five lines become a function, `train_step`, with two additions. The first is for batches that do not fit into memory at once. We cut such a batch into
-parts and add up their gradients. If each part's loss is weighted by its share of the targets, the sum is the gradient of the whole
+The loop's five lines become two functions. The first one makes the gradient, also for a batch that does not fit into memory at once. We cut such a batch
+into parts and add up their gradients. If each part's loss is weighted by its share of the targets, the sum is the gradient of the whole
 batch. (A target of −100 does not count.)
 """
 
@@ -457,39 +457,26 @@ print(target_shares(list(zip(rows.split(1), targets.split(1)))))
 
 # %% [markdown]
 r"""
-The second addition is a look at the numbers. Once a NaN is in the weights, it spreads, and no smaller rate brings the weights back. So we
-check the loss and the gradient's length, called its *norm*, *before* the optimizer uses the gradient. `both_finite` is true if both are ordinary
-numbers, and raises an error otherwise. (To look at a number, the program must wait until a GPU has computed it. The step does this in one place only.)
+`accumulate_gradients` runs forward and backward on one part after another. `backward()` adds each part's gradient to those that are there already.
+The function returns the loss of the whole batch: the sum of the weighted losses. Only the line with `torch.where` needs care. A part without any
+target has the mean loss 0/0, which is NaN. Its gradient is zero, but NaN must not get into the sum.
 """
 
 
 # %%
 #| export
-def both_finite(loss: Tensor, norm: Tensor) -> bool:
-    """True, or FloatingPointError: whether an update may be made with this loss and a gradient of this norm."""
-    if not torch.isfinite(norm + loss):  # the one wait for the device
-        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
-    return True
-
-
-# %%
-#| export
-#| blank train_step: zero the gradients, run backward on each batch's share, update if loss and norm are finite
-def train_step(model: GPT, optimizer, batches) -> Tensor:
-    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+#| blank accumulate_gradients: multiply each batch's mean loss by its share, run backward, and add these losses up
+def accumulate_gradients(model: GPT, batches) -> Tensor:
+    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
 
     The mean is over all targets but -100, however they are cut into batches.
     """
     shares = target_shares(batches)
     loss = torch.zeros((), device=shares.device)
-    optimizer.zero_grad()
     for (x, y), share in zip(batches, shares):
         part = share * model(x, y)[1]
         part.backward()
-        loss += part.detach()
-    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    if both_finite(loss, norm):
-        optimizer.step()
+        loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
     return loss
 
 
@@ -501,9 +488,9 @@ r"""
 
 # %%
 def gradient(parts) -> Tensor:
-    """All of a fresh model's gradient, end to end, as train_step computes it."""
+    """All of a fresh model's gradient, end to end."""
     model = new_model()
-    train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), parts)
+    accumulate_gradients(model, parts)
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
@@ -512,6 +499,34 @@ cut = gradient(list(zip(rows.split(1), targets.split(1))))
 difference = ((together - cut).norm() / together.norm()).item()
 assert difference < 1e-4, f"cut into rows, the gradient differs by {difference:.0e} of its length"
 print(f"{len(rows)} rows at once or one by one: the same gradient")
+
+# %% [markdown]
+r"""
+The second function, `train_step`, makes the update. First it looks at the numbers. Once a NaN is in the weights, it spreads, and no smaller rate
+brings the weights back. So we check the loss and the gradient's length, called its *norm*, *before* the optimizer uses the gradient. If one of them
+is not an ordinary number, the step ends with an error and the weights stay as they are. (To look at a number, the program must wait until a GPU has
+computed it. The step does this in one place only.)
+"""
+
+
+# %%
+#| export
+#| blank train_step: zero and accumulate the gradients, refuse a loss or norm that is not finite, then update
+def train_step(model: GPT, optimizer, batches) -> Tensor:
+    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+
+    FloatingPointError, and no update, if the loss or the gradient's norm is not finite.
+    """
+    # the gradient of the batch, and its length
+    optimizer.zero_grad()
+    loss = accumulate_gradients(model, batches)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    # what is not finite must not reach the weights
+    if not torch.isfinite(norm + loss):  # the one wait for the device
+        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    optimizer.step()
+    return loss
+
 
 # %% [markdown]
 r"""

@@ -29,7 +29,7 @@ from nanogpt.model import GPT, SIZES, GPTConfig
 from nanogpt.roofline import faster, matmul_formats
 from nanogpt.shards import document_starts, open_shards
 from nanogpt.stories import ensure_corpus
-from nanogpt.training import both_finite, target_shares
+from nanogpt.training import target_shares
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -313,6 +313,36 @@ torch.set_float32_matmul_precision("highest")
 
 # %% [markdown]
 r"""
+If a function turns the switch and forgets it there, all products of the program change that come later. So ours is a context, and
+leaves the setting as it was before, even if an error ends the block.
+"""
+
+# %%
+#| export
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def tf32_switch(on: bool) -> Iterator[None]:
+    """Whether products of float32 matrices may read TF32 in this block, forward and backward; afterwards as before it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# %%
+with tf32_switch(True):
+    print("inside:", torch.get_float32_matmul_precision())
+print("after: ", torch.get_float32_matmul_precision())
+
+# %% [markdown]
+r"""
 ## Autocast
 
 `torch.autocast` decides for each operation. Products get their inputs in 16 bits. Operations that add up many numbers or take
@@ -361,8 +391,6 @@ A device may lack a precision. Then one sentence says why.
 
 # %%
 #| export
-import torch
-
 from nanogpt.roofline import matmul_flops, matmul_formats
 
 PRECISIONS = {
@@ -389,19 +417,23 @@ def why_not(precision: str, device: torch.device) -> str | None:
 
 # %%
 #| export
-#| blank autocast: refuse what the device cannot; set the global TF32 switch; then torch.autocast by the device's type
-def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """The context for a model's forward pass and loss. Backward belongs outside: it follows what forward did.
+#| blank autocast: refuse what the device cannot; inside tf32_switch, torch.autocast by the device's type
+@contextmanager
+def autocast(precision: str, device: torch.device) -> Iterator[None]:
+    """The context for a model's forward pass and loss. Backward belongs outside, for tf32 in a tf32_switch of its own.
 
-    Also turns the global TF32 switch on or off. fp16 needs a LossScaler; bf16-masters casts nothing, since
-    MasterAdamW has turned the weights to bfloat16. Raises ValueError where the device cannot.
+    fp16 needs a LossScaler; bf16-masters casts nothing, since MasterAdamW has turned the weights to bfloat16. Raises
+    ValueError where the device cannot.
     """
     reason = why_not(precision, device)
     if reason:
         raise ValueError(reason)
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     dtype = PRECISIONS[precision]
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+    with (
+        tf32_switch(precision == "tf32"),
+        torch.autocast(device.type, dtype=dtype, enabled=dtype is not None),
+    ):
+        yield
 
 
 # %% [markdown]
@@ -458,36 +490,40 @@ print("best here:", best_precision(device))
 
 # %% [markdown]
 r"""
-## The course's step grows
+## The course's gradient in any precision
 
-Chapter 07's `train_step` now takes the word. The forward pass runs under `autocast`, and nothing else changes.
+Chapter 07's `accumulate_gradients` now takes the word. The forward pass runs under `autocast`. Backward is outside: each of its operations
+runs in the format of its forward operation. TF32 is different. Nothing remembers that a float32 product of the forward pass could read
+TF32, so the switch must be on in backward, too, and `tf32_switch` is around both.
 """
 
 
 # %%
 #| export training
-#| grows train_step
-def train_step(model: GPT, optimizer, batches, precision="float32") -> Tensor:
-    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+#| grows accumulate_gradients
+def accumulate_gradients(model: GPT, batches, precision="float32") -> Tensor:
+    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
 
     The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word.
     """
     shares = target_shares(batches)
     loss = torch.zeros((), device=shares.device)
-    optimizer.zero_grad()
-    for (x, y), share in zip(batches, shares):
-        with autocast(precision, x.device):
-            part = share * model(x, y)[1]
-        part.backward()
-        loss += part.detach()
-    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    if both_finite(loss, norm):
-        optimizer.step()
+    with tf32_switch(precision == "tf32"):
+        for (x, y), share in zip(batches, shares):
+            with autocast(precision, x.device):
+                part = share * model(x, y)[1]
+            part.backward()
+            loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
     return loss
 
 
 # %%
-grown("train_step", "10")
+grown("accumulate_gradients", "10")
+
+# %% [markdown]
+r"""
+`train_step` follows in chapter 10b, when `fp16` works as well.
+"""
 
 # %% [markdown]
 r"""

@@ -24,10 +24,10 @@ from nanogpt.data import BatchStream
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.labs.drills.formats import FORMATS, Emulated, emulation, round_to
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.precision import autocast, why_not
+from nanogpt.precision import autocast, tf32_switch, why_not
 from nanogpt.shards import open_shards
 from nanogpt.stories import ensure_corpus
-from nanogpt.training import both_finite, target_shares
+from nanogpt.training import target_shares
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -182,50 +182,72 @@ for finite in (True, True, False, False, True, True, True, True):
 r"""
 ## The course's step grows
 
-Now `train_step` gets a scaler. It multiplies the loss before the backward pass. Afterwards a new function divides the gradients,
-looks at their norm, and tells the scaler. The update is made only if the gradient is fine.
+A scaler is used in two places. `accumulate_gradients` multiplies the loss by its scale before the backward pass:
 """
 
 
 # %%
 #| export training
+#| grows accumulate_gradients
 from torch import Tensor
 
 
-def gradient_is_fine(model: GPT, loss: Tensor, scaler: LossScaler | None) -> bool:
-    """Unscale the gradient in place, and look at it. False if the scaler says that this update is to be skipped."""
-    if scaler is not None:
-        scaler.unscale(model.parameters())
-    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    if scaler is not None:
-        finite = bool(norm.isfinite())
-        scaler.update(finite)
-        if not finite:
-            return False
-    return both_finite(loss, norm)
+def accumulate_gradients(
+    model: GPT, batches, precision="float32", scaler: LossScaler | None = None
+) -> Tensor:
+    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
 
-
-# %%
-#| export training
-#| grows train_step
-def train_step(model: GPT, optimizer, batches, precision="float32", *, scaler=None) -> Tensor:
-    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
-
-    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word; fp16 takes a
-    LossScaler, which skips what overflowed.
+    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word. scaler: its
+    scale multiplies the gradient, which fp16 needs.
     """
     if precision == "fp16" and scaler is None:
         raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
     shares = target_shares(batches)
     loss = torch.zeros((), device=shares.device)
+    with tf32_switch(precision == "tf32"):
+        for (x, y), share in zip(batches, shares):
+            with autocast(precision, x.device):
+                part = share * model(x, y)[1]
+            scaled = part if scaler is None else part * scaler.scale
+            scaled.backward()
+            loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
+    return loss
+
+
+# %% [markdown]
+r"""
+And `train_step` divides the gradients again. If their norm is not finite, the scale was too large: the scaler halves it, and the step ends
+without an update. That is no error. A loss that is not finite still is one, and so is a gradient without a scaler. The word for the precision is new here, too.
+"""
+
+
+# %%
+#| export training
+#| grows train_step
+def train_step(
+    model: GPT, optimizer, batches, precision="float32", *, scaler: LossScaler | None = None
+) -> Tensor:
+    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+
+    precision: chapter 10's word. scaler: for fp16; it skips an update whose gradient overflowed. FloatingPointError, and
+    no update, if the loss or the gradient's norm is not finite.
+    """
+    # the gradient of the batch, and its length
     optimizer.zero_grad()
-    for (x, y), share in zip(batches, shares):
-        with autocast(precision, x.device):
-            part = share * model(x, y)[1]
-        (part if scaler is None else part * scaler.scale).backward()
-        loss += part.detach()
-    if gradient_is_fine(model, loss, scaler):
-        optimizer.step()
+    loss = accumulate_gradients(model, batches, precision, scaler)
+    if scaler is not None:
+        scaler.unscale(model.parameters())
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    # with a scaler: no update if the scaled gradient overflowed
+    if scaler is not None:
+        finite = bool(norm.isfinite())
+        scaler.update(finite)
+        if not finite:
+            return loss
+    # what is not finite must not reach the weights
+    if not torch.isfinite(norm + loss):  # the one wait for the device
+        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    optimizer.step()
     return loss
 
 

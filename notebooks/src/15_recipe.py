@@ -46,10 +46,10 @@ from nanogpt.evaluate import evaluate
 from nanogpt.model import GPTConfig
 from nanogpt.optim import wsd
 from nanogpt.optim import MasterAdamW
-from nanogpt.precision import LossScaler, autocast
+from nanogpt.precision import LossScaler
 from nanogpt.stories import ensure_corpus, floor_per_token, stories
 from nanogpt.tokenizer import BPETokenizer
-from nanogpt.training import both_finite, scale_init, target_shares, train_step
+from nanogpt.training import accumulate_gradients, scale_init, train_step
 
 device = pick_device()
 
@@ -425,60 +425,41 @@ print(f"norm {norm:.1f}, clipped to 1:", two)
 
 # %% [markdown]
 r"""
-`train_step` gets two new arguments. `clip` is the largest length. `accept(loss, norm)` is a function of the caller: `train_step` asks it before it
-changes a weight, and makes no update if the answer is no. Until now it asked `both_finite`, which raises an error when a number is
-not finite. A caller can now write the norm down, or leave out a bad batch.
-
-The line with `torch.where` is new, too. A micro-batch may have no target at all; its mean loss is then 0/0, NaN, and must not
-spoil the sum.
+`train_step` gets a new argument, `clip`: the largest length. The place of clipping in the step is not free. It comes after the gradients of all parts have
+been added up and divided by the scale of fp16, because before that their length means nothing, and of course before the optimizer uses them.
 """
-
-
-# %%
-#| export training
-#| grows gradient_is_fine
-def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
-    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
-    gradients = gradients_of(model.parameters())
-    if scaler is not None:
-        scaler.unscale(model.parameters())
-    norm = global_norm(gradients)
-    if scaler is not None:
-        finite = bool(norm.isfinite())
-        scaler.update(finite)
-        if not finite:
-            return False
-    if not accept(loss, norm):
-        return False
-    if clip is not None:
-        scale_to(gradients, clip, norm)
-    return True
 
 
 # %%
 #| export training
 #| grows train_step
 def train_step(
-    model: GPT, optimizer, batches, precision="float32", clip=None, scaler=None, accept=None
+    model: GPT, optimizer, batches, precision="float32", clip=None, scaler: LossScaler | None = None
 ) -> Tensor:
     """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
 
-    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word; fp16 takes a
-    LossScaler, which skips what overflowed. clip: the largest norm. accept(loss, norm before clipping) -> bool: whether
-    to update (both_finite).
+    precision: chapter 10's word. clip: the largest norm of the gradient. scaler: for fp16; it skips an update whose
+    gradient overflowed. FloatingPointError, and no update, if the loss or the gradient's norm is not finite.
     """
-    if precision == "fp16" and scaler is None:
-        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
-    shares = target_shares(batches)
-    loss = torch.zeros((), device=shares.device)
+    # the gradient of the batch, and its length
     optimizer.zero_grad()
-    for (x, y), share in zip(batches, shares):
-        with autocast(precision, x.device):
-            part = share * model(x, y)[1]
-        (part if scaler is None else part * scaler.scale).backward()
-        loss += torch.where(share > 0, part.detach(), 0.0)
-    if gradient_is_fine(model, loss, clip, scaler, accept or both_finite):
-        optimizer.step()
+    loss = accumulate_gradients(model, batches, precision, scaler)
+    gradients = gradients_of(model.parameters())
+    if scaler is not None:
+        scaler.unscale(model.parameters())
+    norm = global_norm(gradients)
+    # with a scaler: no update if the scaled gradient overflowed
+    if scaler is not None:
+        finite = bool(norm.isfinite())
+        scaler.update(finite)
+        if not finite:
+            return loss
+    # what is not finite must not reach the weights
+    if not torch.isfinite(norm + loss):  # the one wait for the device
+        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    if clip is not None:
+        scale_to(gradients, clip, norm)
+    optimizer.step()
     return loss
 
 
@@ -504,7 +485,8 @@ def train(
     from tqdm import tqdm  # here, so that a step alone needs torch and nothing else
 
     device, losses = next(model.train().parameters()).device, []
-    optimizer, scaler = make_optimizer(model, lr, precision), LossScaler() if precision == "fp16" else None
+    optimizer = make_optimizer(model, lr, precision)
+    scaler = LossScaler() if precision == "fp16" else None
     seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):
@@ -525,8 +507,9 @@ print(*(f"{loss:.2f}" for loss in train(new_model(), batches(), 4, 1e-2, clip=1.
 
 # %% [markdown]
 r"""
-Now `run` grows into `experiment`: the recipe of this chapter, all of it. Its four arguments are what the next sections change. With the help of `accept`
-it also keeps the norm of each step. (Like `run`, it remembers its results until its cell is run again.)
+Now `run` grows into `experiment`: the recipe of this chapter, all of it. Its four arguments are what the next sections change. It also keeps the norm of
+each step, and can leave out a step. `train_step` does neither, so `experiment` makes its step from the same parts: gradient, norm, clipping, update. (Like
+`run`, it remembers its results until its cell is run again.)
 """
 
 
@@ -540,17 +523,21 @@ def experiment(seed: int = 0, clip=1.0, spoil=None, skip=None) -> SimpleNamespac
     model, stream, losses, norms = new_model(seed), batches(seed=seed), [], []
     optimizer = make_optimizer(model, LR, betas=(0.9, 0.95), weight_decay=0.1)
 
-    def accept(loss, norm) -> bool:
-        norms.append(norm.item())
-        return len(norms) - 1 != skip
-
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = LR * cosine(step, steps, warmup=steps // 6)
         x, y = stream.next_batch()
         if spoil:
             x, y = spoil(step, x, y)
-        losses.append(train_step(model, optimizer, [(x, y)], clip=clip, accept=accept).item())
+        optimizer.zero_grad()
+        losses.append(accumulate_gradients(model, [(x, y)]).item())
+        gradients = gradients_of(model.parameters())
+        norm = global_norm(gradients)
+        norms.append(norm.item())
+        if clip is not None:
+            scale_to(gradients, clip, norm)
+        if step != skip:
+            optimizer.step()
     return SimpleNamespace(losses=losses, norms=norms, above=evaluate(model, [held], eot) - floor)
 
 
@@ -568,7 +555,7 @@ shortened to it.
 ## One bad batch
 
 Real runs meet batches that are garbage: a page of a shard that the disk returned wrongly, or a document that repeats one character. What do they do to a run? We replace one
-batch by random ids, two thirds of the way through, and make the run three times: without clipping, with clipping, and with the bad step left out by `accept`.
+batch by random ids, two thirds of the way through, and make the run three times: without clipping, with clipping, and with the bad step left out.
 
 A bad batch has a high loss, of course: no model can predict random ids. The question is what happens *afterwards*.
 
@@ -682,8 +669,9 @@ and what follows its end has the target −100, which does not count. Large libr
 
 # %%
 def gradient(micro_batches: list) -> Tensor:
-    """All of the model's gradient, end to end, as train_step leaves it."""
-    train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), micro_batches)
+    """All of the model's gradient, end to end, as accumulate_gradients makes it."""
+    model.zero_grad()
+    accumulate_gradients(model, micro_batches)
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
@@ -696,12 +684,12 @@ parts = list(zip(x_told.chunk(CUT), y_told.chunk(CUT)))
 print("targets that count:", [int((y != -100).sum()) for _, y in parts])
 whole, shared = gradient([(x_told, y_told)]), gradient(parts)
 print("mean of means:      ", off(added_up(parts, divide=CUT), whole))
-print("train_step's shares:", off(shared, whole))
-assert (shared - whole).norm() < 1e-4 * whole.norm(), "train_step depends on how a batch is cut"
+print("shares of targets:  ", off(shared, whole))
+assert (shared - whole).norm() < 1e-4 * whole.norm(), "the gradient depends on how a batch is cut"
 
 # %% [markdown]
 r"""
-`train_step` is right since chapter 07: it counts the targets of all micro-batches first and weights each loss by its share of the targets. A test
+`accumulate_gradients` is right since chapter 07: it counts the targets of all micro-batches first and weights each loss by its share of the targets. A test
 checks the law for any way to cut a batch. A loop that meets its micro-batches one at a time cannot know the shares. It can add up *sums* of losses,
 and divide the gradient by the count at the end.
 """

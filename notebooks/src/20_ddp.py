@@ -26,9 +26,8 @@ from course.figures import ddp as figures
 from course.local_ranks import local_ranks
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.processes import Processes, torchrun_script
-from nanogpt.precision import autocast
+from nanogpt.precision import LossScaler, autocast, tf32_switch
 from nanogpt.stories import ensure_corpus
-from nanogpt.training import both_finite, gradient_is_fine
 
 DATA = "../data/built/stories"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
@@ -699,7 +698,7 @@ from contextlib import nullcontext
 
 
 def target_shares(batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
-    """Of all targets that count, those that are not -100, the share in each batch. mean: see train_step."""
+    """Of all targets that count, those that are not -100, the share in each batch. mean: of accumulate_gradients."""
     if not batches:
         raise ValueError("a step needs at least one micro-batch (x, y)")
     counts = torch.stack([(y != -100).sum() for _, y in batches])
@@ -716,42 +715,42 @@ for rank in range(N):
 
 # %% [markdown]
 r"""
-`train_step` grows by two things. It hands `mean` on, and with it returns the loss of the whole batch on every rank. All ranks see the same loss and the same norm, so all
-make the same decision when they clip or skip a step. And between micro-batches it uses `no_sync`, before forward.
+`accumulate_gradients` grows by two things. It hands `mean` on, and with it returns the loss of the whole batch on every rank. And between micro-batches it uses `no_sync`, before forward.
+`train_step` does not grow any more: it is the step of one process. A program of several ranks zeroes the gradients, calls `accumulate_gradients` and updates. All ranks then see the same
+loss and the same norm, so all make the same decision when they clip or skip a step.
 """
 
 
 # %%
 #| export training
-#| grows train_step
-def train_step(
-    model: GPT, optimizer, batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
+#| grows accumulate_gradients
+def accumulate_gradients(
+    model: GPT, batches, precision="float32", scaler: LossScaler | None = None, mean=None
 ) -> Tensor:
-    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
 
-    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word; fp16 takes a
-    LossScaler, which skips what overflowed. clip: the largest norm. accept(loss, norm before clipping): whether to
-    update. mean(tensor): over the processes that share the batch, whose replicas average gradients (chapter 20).
+    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word. scaler: its
+    scale multiplies the gradient, which fp16 needs. mean(tensor): over the processes that share the batch, whose
+    replicas average gradients (chapter 20).
     """
     if precision == "fp16" and scaler is None:
         raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
     shares = target_shares(batches, mean)
-    loss, last = torch.zeros((), device=shares.device), len(batches) - 1
-    optimizer.zero_grad()
-    for i, ((x, y), share) in enumerate(zip(batches, shares)):
-        waits = i < last and hasattr(model, "no_sync")  # a replica's gradients are averaged once a step
-        with autocast(precision, x.device), model.no_sync() if waits else nullcontext():
-            part = share * model(x, y)[1]
-        (part if scaler is None else part * scaler.scale).backward()
-        loss += torch.where(share > 0, part.detach(), 0.0)
-    loss = mean(loss) if mean else loss
-    if gradient_is_fine(model, loss, clip, scaler, accept or both_finite):
-        optimizer.step()
-    return loss
+    loss = torch.zeros((), device=shares.device)
+    last = len(batches) - 1
+    with tf32_switch(precision == "tf32"):
+        for i, ((x, y), share) in enumerate(zip(batches, shares)):
+            waits = i < last and hasattr(model, "no_sync")  # a replica's gradients are averaged once a step
+            with autocast(precision, x.device), model.no_sync() if waits else nullcontext():
+                part = share * model(x, y)[1]
+            scaled = part if scaler is None else part * scaler.scale
+            scaled.backward()
+            loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
+    return mean(loss) if mean else loss
 
 
 # %%
-grown("train_step", "20")
+grown("accumulate_gradients", "20")
 
 # %% [markdown]
 r"""
