@@ -223,7 +223,7 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,7 +240,7 @@ from nanogpt.data import BatchStream
 from nanogpt.device import pick_device, seed_everything
 from nanogpt.evaluate import evaluate
 from nanogpt.metrics import span, step_line
-from nanogpt.model import GPT, num_params
+from nanogpt.model import GPT
 from nanogpt.precision import LossScaler, why_not
 from nanogpt.sampling import complete
 from nanogpt.tokenizer import BPETokenizer
@@ -274,6 +274,11 @@ class Training:
     notes: dict = field(default_factory=dict)  # by lab: what it remembers of the steps, in plain lists
     kept: Path | None = None  # the newest checkpoint
     longest: dict = field(default_factory=dict)  # seconds, of what `seconds` sums
+    stopped: str | None = None  # why it ended before its last step
+    judges: list[Callable] = field(default_factory=list)  # judge(run, line): why no update is made, or None
+    reasons: list[Callable] = field(default_factory=list)  # reason(): why to end after this step, or None
+    looks: list[tuple] = field(default_factory=list)  # (every so many steps, look(run): what joins the line)
+    writers: list[Callable] = field(default_factory=list)  # write(line): beside the screen and metrics.jsonl
 
     @property
     def folder(self) -> Path:
@@ -286,7 +291,7 @@ print("begins empty, and changes on the way:", *changing)
 
 # %% [markdown]
 r"""
-Most of these fields get their first values in chapters 17e and 17f. For now it is enough to see that all of them have to be in a checkpoint, except for the last two, which are only used while the process runs.
+Most of these fields get their first values in chapters 17e and 17f. For now it is enough to see that they have to be in a checkpoint, up to `notes`. Those behind it are only used while the process runs. The last four are lists of functions, to which labs will add theirs.
 
 `build_run` makes all the parts and puts them together. Two mistakes are refused here in one sentence: a precision that the device does not have, and samples without a tokenizer. Where a lab builds a part in another way, `hook` of chapter 17c finds the lab's function. For our file it returns the
 function that we have just written. A lab with a function `attach` gets the finished run and can add something to it.
@@ -566,7 +571,7 @@ contains a line that is not finished, and a run that goes on from it begins by f
 def introduce(run: Training) -> None:
     """Two lines: what is about to run, on what, and where it is kept."""
     began = f"goes on after step {run.step}" if run.step else "a new run"
-    train, parameters = run.config.train, num_params(run.model.config)
+    train, parameters = run.config.train, sum(p.numel() for p in run.model.parameters())
     print(f"{run.folder.name}: {began}; {parameters:,} parameters in {train.dtype} on {run.device}")
     tokens = train.max_steps * train.batch_tokens
     print(f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {tokens:,} in all")

@@ -5,14 +5,14 @@ r"""
 Chapter 17's trainer makes every step that it is told to make, and somebody watches it. Nobody watches a run at three in the morning. A batch of garbage may arrive. The loss may become NaN. Somebody may need the machine back in ten
 minutes. In each case the run must act as its operator would.
 
-This sitting builds a trainer that does this for a run from a file (17c, 17d). It answers three questions:
+In this sitting the trainer of 17d learns to do this. It answers three questions:
 
 1. How can the run recognise an unusual loss, if nobody tells it which losses are usual?
 2. How can we evaluate a run on its way without changing it?
 3. How can we stop a run so that nothing is lost, and so that the script that started it notices?
 
 ```
-batch ─> loss and norm ─> judged ── usual ────> update ────────┬─> evaluation, samples, if due ─> the step's line ─> asked to stop?
+batch ─> loss and norm ─> judge ── usual ────> update ────────┬─> asked to stop? ─> checkpoint, evaluation, samples, if due ─> the step's line
                              └──── unusual ──> kept, counted ──┘
 ```
 
@@ -20,22 +20,21 @@ The next sitting, 17f, is about runs that are killed without being asked. Sectio
 """
 
 # %%
-#| default_exp labs.long_run.trainer
-#| doc labs.long_run.log: The line of a step: on the screen, in metrics.jsonl, TensorBoard and wandb; and the run's results.
-#| doc labs.long_run.looks: What is measured and written on the way, which no later step notices.
-#| doc labs.long_run.stopping: What asks a run to end, and what it says when it ends for good.
-#| doc labs.long_run.trainer: The trainer: a run from a configuration that survives kill -9, bit for bit; the command `train`.
+#| default_exp trainer
+#| doc labs.long_run.spikes: Leave out an update whose loss or gradient is far above what is usual: the key train.skip_spikes.
+#| doc labs.long_run.minutes: End a run while there is time to save it: the key run.minutes.
 import csv
 import shutil
+from statistics import fmean, pstdev
 from threading import Thread
 
 from course import kills
 from course.figures import long_run as figures
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from nanogpt.labs.long_run.training import WINDOW
+from course.notebook import answer, as_module, checkpoint, grown, predict, predictions, show
 from nanogpt.metrics import read_metrics
 from nanogpt.shards import read_shard
 from nanogpt.stories import ensure_corpus
+from nanogpt.trainer import Training, build_run, due, introduce, learning_rate, resume
 
 # %%
 STEPS, BAD, STOP = 60, 6, 7  # of a run; batches of garbage; lines after which a run is asked to stop
@@ -48,7 +47,7 @@ r"""
 ## A run to try it on
 
 All experiments of this sitting are short runs of the ready configuration `tiny`, on a small corpus, with dropout. Each run has a folder of its own. The function `tiny` makes their configurations: it loads the file and
-changes some of its keys. `resume` (17d) makes a run from a configuration. (The first of the two cells has the imports of the trainer's module.)
+changes some of its keys. `build_run` (17d) makes a run from a configuration. (The first of the two cells has the imports of the trainer's module.)
 """
 
 
@@ -56,20 +55,23 @@ changes some of its keys. `resume` (17d) makes a run from a configuration. (The 
 #| export
 import json
 import math
+import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from nanogpt import optim
-from nanogpt.checkpoint import save
-from nanogpt.config import Config, load_config
-from nanogpt.labs.long_run.assemble import resume
-from nanogpt.labs.long_run.training import Training
+from nanogpt.checkpoint import prune, random_states, save, set_random_states
+from nanogpt.config import Config, hook, load_config
+from nanogpt.evaluate import evaluate
+from nanogpt.files import alone_in, atomically
+from nanogpt.optim import global_norm, gradients_of, scale_to
 from nanogpt.roofline import synchronize
-from nanogpt.shards import write_shard
-from nanogpt.trainer import due
-from nanogpt.training import train_step
+from nanogpt.sampling import complete
+from nanogpt.shards import load_manifest, write_shard
+from nanogpt.training import accumulate_gradients
 
 
 # %%
@@ -88,9 +90,10 @@ _ = ensure_corpus(RUNS / "stories", n=1000)
 # %% [markdown]
 r"""
 ## Which steps count
+## Which steps count
 
-Chapter 07's `train_step` makes the update. Since chapter 15 it first asks a function `accept` whether this loss and this gradient should be used. If the caller passes no `accept`, the answer is yes, unless they are not finite. A long run has
-three reasons to leave an update out:
+Chapter 07's `train_step` refuses an update only if the loss or the gradient is not finite, and then it ends the program. A long run has
+three reasons to leave an update out, and goes on:
 
 - *Not finite.* The loss or the gradient is NaN or infinite. The batch is kept in a file, so that somebody can look at it.
 - *A spike.* The loss or the length of the gradient (its norm) is far above the usual values, for example by more than 6 standard deviations. Such a step is left out only if the configuration says so (`train.skip_spikes`). Its batch is kept, too.
@@ -113,100 +116,197 @@ for line in [dict(line) for line in log][:3]:
 r"""
 After 30 iterations the rate is 9e-05, because 9 updates were made. So Megatron-LM counts updates and not iterations. If it counted iterations, the rate would rise while the model learns nothing.
 
-Our rate is a function of the number of updates, too. `learning_rate` uses one of chapter 15's three schedules, as the configuration says. We print the rate of the schedule wsd (warm up, stay, decay) at three places.
-"""
+Our rate is a function of the number of updates, too: `learning_rate` of 17d is called with `run.updates`, and a step that is left out does not count as an update.
 
-
-# %%
-#| export
-#| blank learning_rate: ask the schedule of chapter 15 and multiply by the configured rate
-def learning_rate(config: Config, updates: int) -> float:
-    """The rate of the next update, after so many updates: steps that were skipped do not count."""
-    o, steps = config.optim, config.train.max_steps
-    if o.schedule == "cosine":
-        return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)
-    if o.schedule == "wsd":
-        return o.lr * optim.wsd(updates, steps, warmup=o.warmup, decay=o.decay, minimum=o.minimum)
-    return o.lr * optim.warm_up(updates, o.warmup)
-
-
-# %%
-print(*(f"update {n}: {learning_rate(tiny('first'), n):.1e}" for n in (0, STEPS // 2, STEPS - 1)), sep="; ")
-
-# %% [markdown]
-r"""
 ## How unusual is this loss?
 
-A fixed limit cannot recognise a spike. A loss of 4 is good at the beginning of a run, and later it is an alarm. So the run compares each new loss with its own last 128 losses. The distance from their mean, measured in standard deviations, is called the z-score. `Window` of
-17d keeps the 128 values, and its method `z` takes a new value in and returns the z-score. While there are fewer than 128 values, it returns None.
+The gradient of a bad batch, for example a page of digits, can undo hours of work. To leave it out, the run must know which losses are usual. A fixed limit cannot tell: a loss of 4 is good at the beginning of a run, and later it is an alarm.
 
-`judged` decides whether an update is made. It returns a part of the step's line: the norm, the z-scores of the loss and of the norm, and the word "skipped" with a reason if the update must not be made. We ask it about a usual loss and about a NaN.
+So the run remembers its last 128 losses, as llm.c does. When a new loss comes, it is compared with their mean. The distance is measured in standard deviations; statisticians call this number the
+z-score. A z-score of 1 is ordinary, and one of 6 is not. Here it is by hand, for 127 losses of 2.0 to 2.2 and for two new losses:
 """
 
-
 # %%
-#| export
-#| blank judged: not finite first; then how unusual loss and norm are, and the limit if there is one
-def judged(run: Training, loss: float, norm: float) -> dict:
-    """The norm and both z-scores, for the step's line; with "skipped" if the update must not be made."""
-    if not math.isfinite(loss + norm):
-        return {"norm": norm, "skipped": "not finite"}
-    line = {"norm": norm, "loss_z": run.windows["loss"].z(loss), "norm_z": run.windows["norm"].z(norm)}
-    limit, highest = run.config.train.skip_spikes, max(line["loss_z"] or 0, line["norm_z"] or 0)
-    if limit and highest > limit:
-        line["skipped"] = "spike"
-    return line
-
-
-# %%
-run = resume(tiny("first"))
-print(judged(run, 7.0, 2.0))
-print(judged(run, math.nan, 2.0))
+usual = [2.0, 2.2] * 63 + [2.1]
+mean, deviation = fmean(usual), pstdev(usual)
+print(*(f"{loss}: {(loss - mean) / deviation:.1f} deviations" for loss in (2.3, 4.0)), sep=", ")
 
 # %% [markdown]
 r"""
-The first loss has no z-score yet, because the window is not full. NaN is always refused.
+`Window` is this memory. It is a list that drops its oldest value when it is full (Python's `deque`), with one method `z` that takes a new value in and returns its z-score. While the list has fewer than 128 values,
+there is no score yet. A value that is not finite stays out of the list. Otherwise every later mean would be NaN.
+"""
 
-Now we can write the step. `update` sets the rate, takes the micro-batches of one update (chapter 15), and calls `train_step`. Its `accept` asks `judged`, and notes the result in the dictionary `said`. If the loss scaler has found an overflow, `train_step` does not
-call `accept` at all, so `update` notes the overflow itself. We make one update and print what it says.
+
+# %%
+#| export labs.long_run.spikes
+import math
+from collections import deque
+from collections.abc import Iterable
+from statistics import fmean
+
+WINDOW = 128
+
+
+# %%
+#| export labs.long_run.spikes
+#| blank Window.z: take the value in, then compare it with the mean and deviation of all that is kept
+class Window(deque):
+    """The last 128 finite values of a run. The list of them is its state."""
+
+    def __init__(self, values: Iterable[float] = ()):
+        super().__init__(values, maxlen=WINDOW)
+
+    def z(self, value: float) -> float | None:
+        """Take a value in: its distance from the window's mean in standard deviations (llm.c, outlier_detector.h).
+
+        None while the window is not full, and for a value that is not finite, which is not taken in.
+        """
+        if not math.isfinite(value):
+            return None
+        self.append(value)
+        if len(self) < WINDOW:
+            return None
+        mean = fmean(self)
+        deviation = math.sqrt(fmean((v - mean) ** 2 for v in self))
+        return (value - mean) / deviation if deviation else 0.0
+
+
+# %%
+window = Window(usual)
+print(*(f"{loss}: {window.z(loss):.1f} deviations" for loss in (2.3, 4.0)), sep=", ")
+
+# %% [markdown]
+r"""
+The loss of 2.3 has the same score as by hand. But the loss of 4 had a score of 19.1 by hand, and here it has about half of that. The reason is that a new value is part
+of its own window, so it moves the mean and the deviation that it is compared with.
+
+*Predict.* So one value cannot be arbitrarily far out. What is the largest z-score among 128 values, for example of a million among 127 zeros?
+"""
+
+# %%
+predict("17e.1", "the largest z-score that one of 128 values can have", guess=None)
+
+# %%
+largest = Window([0.0] * (WINDOW - 1)).z(1e6)
+print(f"{largest:.2f}, which is √{WINDOW - 1}")
+answer("17e.1", largest)
+
+# %% [markdown]
+r"""
+The million is 11.27 deviations from the mean, and a billion would be just as far. So 6, the usual limit of a trainer, is about half of the largest possible score.
+
+## Which update is refused?
+
+A trainer must always refuse an update that is not finite. To refuse spikes is a choice: the key `train.skip_spikes` is 0 in most configurations. So the window does not belong to the trainer. It is a *lab* (17c): a module of its own, which a run loads if its configuration has the key. How does a lab
+take part in the trainer's decision?
+
+The run gets a list of *judges*. A judge is a function that is called with the run and the step's line, which holds the loss and the norm. It returns a reason to refuse the update, or None. Four such lists are all that labs need: judges, further reasons to stop, further looks at the model, further writers of lines.
+They are fields of `Training` (17d). `judge` asks the judges.
 """
 
 
 # %%
 #| export
-def update(run: Training) -> tuple[float, dict, list]:
-    """Take a batch, and update the weights unless it is refused: its loss, entries for the line, its micro-batches."""
-    c, lr = run.config, learning_rate(run.config, run.updates)
+#| blank judge: a loss or norm that is not finite first; then the first of run.judges that gives a reason
+def judge(run: Training, line: dict) -> str | None:
+    """Why this step must not change the weights; None if it may."""
+    if not math.isfinite(line["loss"] + line["norm"]):
+        return "not finite"
+    refusals = [each(run, line) for each in run.judges]
+    return next(filter(None, refusals), None)
+
+
+# %% [markdown]
+r"""
+The lab's judge keeps two windows, of losses and of norms. What it remembers must be in a checkpoint. The run has a place for that, the dictionary `notes`, which holds plain lists. `attach` is called when a run has been built (17d). We ask both: `as_module` lets the trainer find the lab, which the checkpoint of this sitting has not written yet.
+"""
+
+
+# %%
+#| export labs.long_run.spikes
+def judge_spike(run, line: dict) -> str | None:
+    """Add the z-scores of loss and norm to the line; "spike" if one of them is above train.skip_spikes."""
+    last_values = run.notes.setdefault("spikes", {"loss": [], "norm": []})
+    for name, values in last_values.items():
+        window = Window(values)
+        line[f"{name}_z"] = window.z(line[name])
+        last_values[name] = list(window)
+    highest = max(line["loss_z"] or 0, line["norm_z"] or 0)
+    return "spike" if highest > run.config.train.skip_spikes else None
+
+
+def attach(run) -> None:
+    """Judge the run's steps."""
+    run.judges.append(judge_spike)
+
+
+# %%
+as_module("labs.long_run.spikes")
+run = build_run(tiny("first", "train.skip_spikes=6"))
+for loss in (7.0, math.nan):
+    line = {"loss": loss, "norm": 2.0}
+    print(f"loss {loss}: refused because {judge(run, line)}; the line is {line}")
+
+# %% [markdown]
+r"""
+The first loss has no z-score yet, because the window is not full. NaN is always refused, and the window does not see it.
+
+Now we can write the step. `update` sets the rate and takes the micro-batches of one update. It computes the gradient with chapter 07's `accumulate_gradients`. Then it asks `judge`, and changes the weights only if there is no reason against it. An overflow of float16 is not judged: there the loss is finite, and the scaler halves its scale.
+"""
+
+
+# %%
+#| export
+#| blank update: rate, batches, gradient and its norm; ask judge; if it has no reason, clip and step
+def update(run: Training) -> tuple[dict, list]:
+    """Take a batch, and update the weights unless there is a reason not to: entries for the step's line, the micro-batches."""
+    config, parameters = run.config, list(run.model.parameters())
+    line = {"lr": learning_rate(config, run.updates)}
     for group in run.optimizer.param_groups:
-        group["lr"] = lr
-    if c.data.overfit:
+        group["lr"] = line["lr"]
+    if config.data.overfit:
         run.stream.position = 0  # the first batch, again
-    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(c.micro_batches)]
-
-    def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
-        said.update(judged(run, loss.item(), norm.item()))
-        return "skipped" not in said
-
-    loss = train_step(run.stepper, run.optimizer, batches, c.train.dtype, c.optim.clip, run.scaler, accept)
-    if "norm" not in said:
-        said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
+    batches = [run.stream.next_batch() for _ in range(config.micro_batches)]
+    # the gradient of all micro-batches, and its length
+    run.optimizer.zero_grad()
+    loss = accumulate_gradients(run.stepper, batches, config.train.dtype, run.scaler)
+    if run.scaler is not None:
+        run.scaler.unscale(parameters)
+    gradients = gradients_of(parameters)
+    norm = global_norm(gradients)
+    line = {"loss": loss.item()} | line | {"norm": norm.item()}
+    # a reason against this update?
+    reason = None
+    if run.scaler is not None:
+        run.scaler.update(math.isfinite(line["norm"]))
+        if math.isfinite(line["loss"]) and not math.isfinite(line["norm"]):
+            reason = "overflow"
+    reason = reason or judge(run, line)
+    if reason:
+        line["skipped"] = reason
+    else:
+        if config.optim.clip is not None:
+            scale_to(gradients, config.optim.clip, norm)
+        run.optimizer.step()
     synchronize(run.device)
-    return loss.item(), said, batches
+    return line, batches
 
 
 # %%
-loss, said, batches = update(run)
-print(f"loss {loss:.3f}, lr {said['lr']:.1e}, norm {said['norm']:.3f}; {len(batches)} micro-batches")
+run = build_run(tiny("first"))
+line, batches = update(run)
+print({name: round(value, 4) for name, value in line.items()}, f"{len(batches)} micro-batches")
 
 # %% [markdown]
 r"""
-After the update comes the bookkeeping. `count` counts the step, and the update if there was one. `keep_batch` writes the batch of a refused step into a file. We count two steps by hand, one of them skipped.
+After the update comes the bookkeeping. `count_step` counts the step, and the update if there was one. `keep_batch` writes the batch of a refused step into a file. We count two steps by hand, one of them skipped.
 """
 
 
 # %%
 #| export
-def count(run: Training, skipped: str | None) -> None:
+def count_step(run: Training, skipped: str | None) -> None:
     """One more step, and one more update unless there is a reason why it was skipped."""
     run.step += 1
     if skipped is None:
@@ -223,9 +323,9 @@ def keep_batch(run: Training, batches: list) -> None:
 
 
 # %%
-counted = resume(tiny("first"))
-count(counted, "spike")
-count(counted, None)
+counted = build_run(tiny("first"))
+count_step(counted, "spike")
+count_step(counted, None)
 print(f"{counted.step} steps, {counted.updates} update; skipped: {dict(counted.skipped)}")
 
 # %% [markdown]
@@ -237,32 +337,28 @@ r"""
 
 
 # %%
-#| export labs.long_run.log
-from nanogpt.labs.long_run.training import Training
-
-
+#| export
+#| grows one_step
 def pace(run: Training, seconds: float) -> dict:
     """Of a step that took so long: milliseconds, and tokens a second."""
     return {"ms": 1000 * seconds, "tokens_per_s": run.config.train.batch_tokens / seconds}
 
 
-# %%
-#| export
 def one_step(run: Training) -> dict:
     """Make a step: its line for metrics.jsonl."""
     began = time.perf_counter()
     with run.timed("steps"):
-        loss, said, batches = update(run)
+        line, batches = update(run)
     seconds = time.perf_counter() - began
-    count(run, said.get("skipped"))
-    if said.get("skipped") in ("not finite", "spike"):
+    count_step(run, line.get("skipped"))
+    if line.get("skipped") not in (None, "overflow"):
         keep_batch(run, batches)
-    line = {"step": run.step, "loss": loss} | said | pace(run, seconds)
+    line = {"step": run.step} | line | pace(run, seconds)
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
 
 
 # %% tags=["nbval-ignore-output"]
-print(one_step(resume(tiny("first"))))
+print(one_step(build_run(tiny("first"))))
 
 # %% [markdown]
 r"""
@@ -301,7 +397,7 @@ def step_line(line: dict, steps: int) -> str:
 
 
 # %%
-#| export labs.long_run.log
+#| export
 import sys
 
 
@@ -327,33 +423,33 @@ We train on stories. After 128 steps the windows are full. Then we put in six ba
 """
 
 # %%
-predict("17e.1", f"bad batches, of {BAD}, that are left out at 6 deviations", guess=None)
+predict("17e.2", f"bad batches, of {BAD}, that are left out at 6 deviations", guess=None)
 
 
 # %%
 def spoilt(run: Training, spoil: list[int]) -> list[dict]:
     """The run's lines; in the steps named it is given random ids."""
-    real, g, told = run.stream.next_batch, torch.Generator().manual_seed(0), []
+    real, g, lines = run.stream.next_batch, torch.Generator().manual_seed(0), []
 
     def garbage() -> tuple[torch.Tensor, ...]:
         return tuple(torch.randint(run.model.config.vocab_size, (2, *real()[0].shape), generator=g))
 
     for step in range(1, spoil[-1] + 4):
         run.stream.next_batch = garbage if step in spoil else real
-        told.append(one_step(run))
-    return told
+        lines.append(one_step(run))
+    return lines
 
 
 # %% tags=["nbval-ignore-output"]
 bad = [WINDOW + 2 * i for i in range(1, BAD + 1)]
 half = ["train.micro_batch=2", "train.batch_tokens=256"]
-run = resume(tiny("spikes", *half, "train.skip_spikes=6", f"train.max_steps={bad[-1] + 3}"))
-told = spoilt(run, bad)
-for line in told[bad[0] - 2 : bad[-1] + 1]:
+run = build_run(tiny("spikes", *half, "train.skip_spikes=6", f"train.max_steps={bad[-1] + 3}"))
+lines = spoilt(run, bad)
+for line in lines[bad[0] - 2 : bad[-1] + 1]:
     print(*step_line(line, bad[-1] + 3).split(" | ")[:3], line.get("skipped", ""), sep=" | ")
-answer("17e.1", run.skipped["spike"])
+answer("17e.2", run.skipped["spike"])
 show(
-    figures.spikes(told, bad, 6),
+    figures.spikes(lines, bad, 6),
     alt="Loss and z-scores: equal spikes, but the z-score of each is lower than the last one's.",
 )
 
@@ -389,35 +485,20 @@ Suppose somebody wants to save time, and validates on a random part of the valid
 """
 
 # %%
-predict("17e.2", "first loss that differs, with a look after step 3", guess=None)
+predict("17e.3", "first loss that differs, with a look after step 3", guess=None)
 
 
 # %%
-#| export labs.long_run.looks
-import math
-from collections.abc import Callable
-
-from nanogpt.checkpoint import random_states, set_random_states
-from nanogpt.evaluate import evaluate
-from nanogpt.files import atomically
-from nanogpt.labs.long_run.training import Training
-from nanogpt.model import GPT
-from nanogpt.sampling import complete
-from nanogpt.shards import load_manifest
-from nanogpt.trainer import due
-
-
-# %%
-def random_part(run: Training, model: GPT) -> dict:
+def random_part(run: Training) -> dict:
     """A careless look: validate on 500 tokens from a random place."""
     (tokens,), eot = run.held
     start = int(torch.randint(1000, ()))
-    return {"part_loss": evaluate(model, [tokens[start : start + 500]], eot)}
+    return {"part_loss": evaluate(run.model, [tokens[start : start + 500]], eot)}
 
 
 def looked_at(after_third) -> list[float]:
     """The losses of eight steps of a new run; after the third one, after_third(run) is called."""
-    run, losses = resume(tiny("looks")), []
+    run, losses = build_run(tiny("looks")), []
     for step in range(1, 9):
         losses.append(one_step(run)["loss"])
         if step == 3:
@@ -427,10 +508,10 @@ def looked_at(after_third) -> list[float]:
 
 # %% tags=["nbval-ignore-output"]
 alone = looked_at(lambda run: None)
-careless = looked_at(lambda run: random_part(run, run.model))
+careless = looked_at(random_part)
 for name, losses in (("alone", alone), ("careless", careless)):
     print(f"{name:8}", [round(loss, 4) for loss in losses])
-answer("17e.2", [x == y for x, y in zip(alone, careless)].index(False) + 1)
+answer("17e.3", [x == y for x, y in zip(alone, careless)].index(False) + 1)
 assert alone[:3] == careless[:3] and alone[3] != careless[3], "a look after step 3 should show in loss 4"
 
 # %% [markdown]
@@ -439,26 +520,31 @@ From the fourth loss on the run is another one. The look has drawn one number, s
 
 So a look follows two rules. First, it puts the states of the random generators back. Second, it uses the plain model and not the compiled one, because `torch.compile` would compile the model again for every new length of text.
 
-`validate` and `write_sample` are two looks. The table `LOOKS` says when each look is due: its keys are names in the configuration's section `eval`, which hold a number of steps. A later chapter can add a row to the table. `due_looks` finds the looks that are due
-after a step, and `look` makes them.
+`validate` and `write_sample` are two looks. `validate` also remembers the step with the lowest loss. `due_looks` finds the looks that are due
+after a step, and `look` makes them. A lab can add a look to the list `run.looks`.
 """
 
 
 # %%
-#| export labs.long_run.looks
-def validate(run: Training, model: GPT) -> dict:
+#| export
+def held_loss(run: Training) -> float:
+    """The mean loss on the held-out tokens, in nats per token."""
+    return evaluate(run.model, *run.held, precision=run.config.train.dtype)
+
+
+def validate(run: Training) -> dict:
     """The validation loss, and the floor where the data have one. Notes which step was the best."""
-    loss = evaluate(model, *run.held, precision=run.config.train.dtype)
+    loss = hook(run.config, "held_loss", held_loss)(run)
     if loss < run.best.get("val_loss", math.inf):
         run.best = {"step": run.step, "val_loss": loss}
     floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
     return {"val_loss": loss} | floor  # for `plot`
 
 
-def write_sample(run: Training, model: GPT) -> dict:
+def write_sample(run: Training) -> dict:
     """Print a sample and write it to a file. It adds nothing to the step's line."""
     prompt = run.config.eval.prompt
-    text = prompt + complete(model, run.tokenizer, prompt, 200)
+    text = prompt + complete(run.model, run.tokenizer, prompt, 200)
     say(f"--- step {run.step}: {text}")
     with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
         file.write(text.encode())
@@ -466,24 +552,24 @@ def write_sample(run: Training, model: GPT) -> dict:
 
 
 # %%
-#| export labs.long_run.looks
+#| export
+#| grows look
 #| blank look: remember the random states, make the looks, and put the states back
-LOOKS = {"every": validate, "sample_every": write_sample}  # a key of `eval`, and what is done so often
-
-
 def due_looks(run: Training) -> list[Callable]:
     """The looks that are due after this step. At the last step all are due that are done at all."""
+    asked = run.config.eval
     last = run.step >= run.config.train.max_steps
-    return [each for key, each in LOOKS.items() if due(getattr(run.config.eval, key), run.step, last)]
+    looks = [(asked.every, validate), (asked.sample_every, write_sample), *run.looks]
+    return [each for every, each in looks if due(every, run.step, last)]
 
 
 def look(run: Training, looks: list[Callable]) -> dict:
     """The results of the looks, for the step's line. The random states are put back, so no later step changes."""
-    before, found = random_states(run.device), {}
+    before, line = random_states(run.device), {}
     for each in looks:
-        found |= each(run, run.model)
+        line |= each(run)
     set_random_states(before, run.device)
-    return found
+    return line
 
 
 # %% [markdown]
@@ -492,7 +578,7 @@ First we ask which looks are due after step 20 of a run that is validated after 
 """
 
 # %%
-run = resume(tiny("looks", "eval.every=20"))
+run = build_run(tiny("looks", "eval.every=20"))
 run.step = 20
 print("due:", *(each.__name__ for each in due_looks(run)))
 print({name: round(float(value), 3) for name, value in look(run, due_looks(run)).items()})
@@ -503,57 +589,49 @@ assert careful == alone, "the looks have changed the run"
 r"""
 ## Asking a run to stop
 
-There are four ways to ask a run to stop. A cluster sends the signal SIGTERM to the process. A person presses Ctrl-C, which sends the signal SIGINT. A time limit may be in the configuration (`run.minutes`). And if you cannot send a signal to the process, you can create a file named `stop` in the run's folder. In all four cases
+There are several ways to ask a run to stop. A cluster sends the signal SIGTERM to the process. A person presses Ctrl-C, which sends the signal SIGINT. And if you cannot send a signal to the process, you can create a file named `stop` in the run's folder. A lab may have a further reason, which it adds to `run.reasons`. In all these cases
 the run should finish its step, save, and end. A second signal ends the run at once, without a checkpoint of this step.
 
-By default SIGTERM ends a process in the middle of whatever it does. `asked_to_stop` replaces this handler, and the one of SIGINT, while the run is training, and puts the old ones back afterwards. Our handler only notes the signal's name. After each step the loop asks `reason`, which returns the noted name, or None.
-`limit_reached` knows the two other ways. The time limit must leave room for another step, a checkpoint and an evaluation, so `limit_reached` adds up the longest of each kind that was measured so far, and half as much again. (The loop of this sitting measures only its steps. The loop of 17f measures all three.)
+By default SIGTERM ends a process in the middle of whatever it does. `asked_to_stop` replaces this handler, and the one of SIGINT, while the run is training, and puts the old ones back afterwards. Our handler only notes the signal's name. After each step the loop calls `reason`, which returns the first reason that there is, or None.
 
 We send ourselves a SIGTERM to try it.
 """
 
 
 # %%
-#| export labs.long_run.stopping
+#| export
 import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-
-from nanogpt.labs.long_run.training import Training
+from contextlib import ExitStack
 
 
-def last_good(training: Training) -> str:
-    return f"the last good checkpoint is {training.kept}" if training.kept else "there is no checkpoint yet"
+def name_last_good(run: Training) -> str:
+    """For a message: the checkpoint from which the run can go on."""
+    return f"the last good checkpoint is {run.kept}" if run.kept else "there is no checkpoint yet"
 
 
-def limit_reached(training: Training, seconds: float) -> str | None:
-    """A reason to end without a signal: a file `stop`, which is removed, or no time for another step in run.minutes."""
-    minutes, file = training.config.run.minutes, training.folder / "stop"
+def take_stop_file(run: Training) -> str | None:
+    """A reason to end: a file `stop` in the run's folder, which is removed."""
+    file = run.folder / "stop"
     if file.exists():
         file.unlink(missing_ok=True)
         return f"the file {file}"
-    reserve = 1.5 * sum(training.longest.values())  # a step, a checkpoint, an evaluation
-    if minutes and seconds + reserve > 60 * minutes:
-        return f"run.minutes={minutes:g}"
 
 
 # %%
-#| export labs.long_run.stopping
+#| export
 @contextmanager
-def asked_to_stop(training: Training) -> Iterator[Callable[[], str | None]]:
-    """A function that says why the run should end after this step, if it should: a signal, a file, the time limit."""
-    began, noted = time.monotonic(), []
-    training.stopped = None  # what ends it before its last step
+def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
+    """A function that says why the run should end after this step, if it should: a signal, the file `stop`, a lab's reason."""
+    signals = []
 
     def note(number, frame):
-        if noted:
-            raise KeyboardInterrupt(f"{last_good(training)}, and the same command goes on from it")
-        noted.append(signal.Signals(number).name)
+        if signals:
+            raise KeyboardInterrupt(f"{name_last_good(run)}, and the same command goes on from it")
+        signals.append(signal.Signals(number).name)
 
     def reason() -> str | None:
-        limit = limit_reached(training, time.monotonic() - began)
-        return noted[0] if noted else limit
+        limits = [take_stop_file(run), *(each() for each in run.reasons)]
+        return next(filter(None, [*signals, *limits]), None)
 
     with ExitStack() as at_the_end:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -571,53 +649,295 @@ with asked_to_stop(run) as why:
 r"""
 The process is still alive after the signal. It only knows now that it should stop.
 
-## The loop
-
-Now we put the parts together. `fit` makes the run of a configuration, or goes on with it where it was saved (`resume`). In a loop it makes a step, makes the looks that are due, writes the line into the file, and asks whether to stop. At the end it writes a checkpoint with
-17b's `save`, and says how to go on. `keep_config` writes the complete configuration into the run's folder, so that the folder alone is enough to go on.
-
-One detail needs care. When a run goes on, `resume` removes the line of the checkpoint's step and all later lines from the file, because after a kill some of these steps are made again (17d). The checkpoint contains the same line (`run.record`). So `fit` begins by writing it again.
+A time limit is a lab's reason. The key `run.minutes` says how long a job may take on a cluster. The limit must leave room for another step, a checkpoint and an evaluation, so the lab adds up the longest of each kind that was measured so far, and half as much again.
 """
 
 
 # %%
-#| export labs.long_run.log
-import yaml
-
-from nanogpt.config import config_dict
-from nanogpt.files import atomically
+#| export labs.long_run.minutes
+import time
 
 
-def keep_config(training: Training) -> None:
-    """Write config.yaml into the run's folder: `train FOLDER` goes on with it."""
-    with atomically(training.folder / "config.yaml") as file:
-        file.write(yaml.safe_dump(config_dict(training.config), sort_keys=False).encode())
+def attach(run) -> None:
+    """End the run when run.minutes leave no time for another step, a checkpoint and an evaluation."""
+    began, minutes = time.monotonic(), run.config.run.minutes
+
+    def reason() -> str | None:
+        reserve = 1.5 * sum(run.longest.values())
+        if time.monotonic() - began + reserve > 60 * minutes:
+            return f"run.minutes={minutes:g}"
+
+    run.reasons.append(reason)
+
+
+# %%
+as_module("labs.long_run.minutes")
+limited = build_run(tiny("limited", "run.minutes=0.01"))
+print("a new run:", limited.reasons[0]())
+limited.longest = {"steps": 0.3, "evaluation": 0.2}  # seconds; half as much again is more than the limit
+print("if a step and an evaluation take 0.5 s:", limited.reasons[0]())
+
+# %% [markdown]
+r"""
+## The loop
+
+Now we put the parts together. The loop of 17d stays as it is in its order: make a step, save, look, write the line. What is new are the bad steps, the question whether to stop, and a place for labs.
+
+`finish_step` does everything that is due after a step. There are four reasons for a checkpoint: the run has been asked to stop, this is the last step, a look is due, or it is time for one. (In the last case no checkpoint is written while losses are not finite.) `save_checkpoint` grows. Before a checkpoint it flushes the file of lines to the disk, so that after a power cut the lines of all earlier steps are
+there. `tidy` deletes old checkpoints, but keeps the best one.
+"""
 
 
 # %%
 #| export
-def fit(config: Config, command: str = "the same call") -> Training:
-    """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
-    run, steps = resume(config), config.train.max_steps
-    keep_config(run)
-    with open(run.folder / "metrics.jsonl", "a") as metrics, asked_to_stop(run) as why:
-        if run.record:  # the line of the checkpoint's step
-            print(json.dumps(run.record), file=metrics)
-        while run.step < steps and not run.stopped:
-            run.record = one_step(run)
-            run.record |= look(run, due_looks(run))
-            print(json.dumps(run.record), file=metrics, flush=True)
-            if due(config.run.log_every, run.step) or "val_loss" in run.record:
-                say(step_line(run.record, steps))
-            run.stopped = why()
+#| grows save_checkpoint
+def save_checkpoint(run: Training, metrics) -> None:
+    """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
+    folder = run.folder / f"step_{run.step:06d}"
+    if run.kept == folder:
+        return
+    os.fsync(metrics.fileno())
     save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
-    if run.step < steps:
-        say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
-    return run
+    run.kept = folder
+
+
+def tidy(run: Training) -> None:
+    """Remove old checkpoints, but for the newest ones and the best."""
+    prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
+
+
+# %%
+#| export
+#| blank finish_step: the checkpoint if it is due, then the looks, whose results join run.record, then tidy
+def finish_step(run: Training, metrics) -> None:
+    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory."""
+    last = run.step >= run.config.train.max_steps
+    looks = [] if run.stopped else due_looks(run)
+    often = due(run.config.run.checkpoint_every, run.step) and not run.bad
+    if run.stopped or last or looks or often:
+        with run.timed("checkpoints"):
+            save_checkpoint(run, metrics)
+    if looks:
+        with run.timed("evaluation"):
+            run.record |= look(run, looks)
+    tidy(run)
 
 
 # %% [markdown]
 r"""
+`fit` is the loop. Its helpers `open_log`, `begin` and `say_end` write and print, and `naming_last_good` completes the message of an error; they are in the appendix below. If too many losses in a row are not finite (`train.bad_steps`), the loop gives up.
+"""
+
+
+# %%
+#| export
+#| grows fit
+#| blank fit: resume; then a step unless its line is already there; ask why; finish the step; hand the line to the writers
+def fit(run: Training, command: str = "the same call") -> Training:
+    """Train a run, or go on with it, to its last step or until it is asked to stop. command: how to go on, for a message."""
+    resume(run)
+    steps, bad_steps = run.config.train.max_steps, run.config.train.bad_steps
+    with open_log(run) as metrics, asked_to_stop(run) as why, naming_last_good(run):
+        writers = begin(run, metrics, command)
+        while (run.step < steps and not run.stopped) or run.record:
+            # a step, unless a killed process has left its line unfinished
+            run.record = run.record or one_step(run)
+            run.stopped = why()
+            # save and look, where it is time
+            finish_step(run, metrics)
+            # the line is complete
+            for write in writers:
+                write(run.record)
+            run.record = None
+            if run.bad >= bad_steps:
+                raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
+    say_end(run, command)
+    return run
+
+
+# %%
+grown("fit", "17e")
+
+# %% [markdown]
+r"""
+`train_config` is what the command will call. Nobody else may train in the same folder meanwhile: `alone_in` is the lock of chapter 16.
+"""
+
+
+# %%
+#| export
+def train_config(config: Config, command: str = "the same call") -> Training:
+    """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
+    with alone_in(Path(config.run.dir), "trainer", "choose another run.dir"):
+        return fit(build_run(config), command)
+
+
+# %% [markdown]
+r"""
+## Appendix: errors, the screen and the files
+
+The functions of this appendix tell the operator about a run, on the screen and in files. None of them changes the training.
+
+Two errors end a run until somebody has done something about them: too many losses in a row that are not finite, and a full disk. `naming_last_good` adds to their message the checkpoint from which the run can go on.
+"""
+
+
+# %%
+#| export
+import errno
+
+DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
+
+
+@contextmanager
+def naming_last_good(run: Training) -> Iterator[None]:
+    """Add the last good checkpoint to the message of an error that ends the run: no finite loss, or a full disk."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise FloatingPointError(f"step {run.step}: {error}; {name_last_good(run)}; lower optim.lr") from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise OSError(f"no room left in {run.folder}; {name_last_good(run)}; make room and go on") from None
+
+
+# %%
+try:
+    with naming_last_good(run):
+        raise FloatingPointError("loss or gradient were not finite 10 times in a row")
+except FloatingPointError as error:
+    print(str(error).replace(str(RUNS), "…"))
+
+# %% [markdown]
+r"""
+Before the first step, `begin` writes down what is about to run. `keep_config` writes the complete configuration into the run's folder, so that the folder alone is enough to go on. `note_start` adds a line to `started.jsonl`: the step, the versions, git's commit and the command. Months later somebody will ask with which version of the code the run was made. At its end a run prints its results with `report`, and how its time was spent:
+on steps, checkpoints and evaluation.
+"""
+
+
+# %%
+#| export
+import platform
+import shlex
+import subprocess
+from contextlib import suppress
+
+import yaml
+
+import nanogpt
+from nanogpt.config import config_dict
+from nanogpt.metrics import span
+
+
+def keep_config(run: Training) -> None:
+    """Write config.yaml into the run's folder: `train FOLDER` goes on with it."""
+    with atomically(run.folder / "config.yaml") as file:
+        file.write(yaml.safe_dump(config_dict(run.config), sort_keys=False).encode())
+
+
+# %%
+#| export
+def note_start(run: Training, command: str) -> None:
+    """One more line in started.jsonl: with which software, and by which command, the run was begun or resumed."""
+    git = ["git", "-C", str(Path(nanogpt.__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    git += ["--exclude=*"]  # the commit, no tag; with -dirty where files have been edited since
+    commit = None  # where there is no git
+    with suppress(OSError):
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+    line = {"step": run.step, "time": time.strftime("%Y-%m-%d %H:%M:%S"), "torch": torch.__version__}
+    line |= {"python": platform.python_version(), "commit": commit, "command": command}
+    with open(run.folder / "started.jsonl", "a", encoding="utf-8") as file:
+        print(json.dumps(line), file=file)
+
+
+# %%
+#| export
+def report(run: Training) -> None:
+    """Print the run's results, and how its time was spent."""
+    total = sum(run.seconds.values())
+    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in run.seconds.items())
+    skipped = ", ".join(f"{n} {why}" for why, n in run.skipped.items()) or "none"
+    print(f"{run.step} steps, {spent}; skipped: {skipped}")
+    if run.best:
+        print(f"best val loss {run.best['val_loss']:.6f} at step {run.best['step']}")
+    place = run.folder / "best" if run.best else run.folder
+    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(place))}")
+
+
+# %% [markdown]
+r"""
+Each step's line goes into `metrics.jsonl`, at once and unbuffered, so that a kill loses no line that was written. The same line goes to the screen. It shows the tokens per second of this one step, because a moving mean would hide a slow-down. On a
+terminal every step is shown, each in the place of the one before. In a log file only each `run.log_every`-th step is shown. `open_writers` returns a function for each place that gets the line.
+
+The screen also shows the time that is left. A compiled model needs seconds or minutes for its first step and milliseconds for the next one, so the first step of a process is not counted.
+"""
+
+
+# %%
+#| export
+def open_log(run: Training):
+    """metrics.jsonl, unbuffered: what is written survives the process."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    return open(run.folder / "metrics.jsonl", "ab", 0)
+
+
+def open_writers(run: Training, metrics) -> list[Callable]:
+    """What is called with each step's line: for the screen, for metrics.jsonl, and what labs have added."""
+    steps, first = run.config.train.max_steps, {}
+
+    def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
+        left = steps - line["step"]
+        stays = (
+            not left or due(run.config.run.log_every, line["step"]) or "val_loss" in line or "skipped" in line
+        )
+        text = step_line(line, steps)
+        if first and left:  # the first step of a process compiles, and says nothing about the others
+            each = (time.monotonic() - first["time"]) / (line["step"] - first["step"])
+            text += f" | {span(left * each)} left"
+        first.setdefault("step", line["step"])
+        first.setdefault("time", time.monotonic())
+        if stays or sys.stdout.isatty():
+            say(text, end="\n" if stays else "")
+
+    def append(line: dict) -> None:
+        metrics.write(json.dumps(line).encode() + b"\n")
+
+    return [show, append, *run.writers]
+
+
+# %%
+#| export
+def say_rate(run: Training) -> None:
+    """Say that the learning rate rises: behind the warm-up no schedule does, so the run has another one than before."""
+    before, now = run.optimizer.param_groups[0]["lr"], learning_rate(run.config, run.updates)
+    if run.updates > run.config.optim.warmup and now > 1.01 * before:
+        say(
+            f"the learning rate was {before:.2e} and is {now:.2e} from here on: the schedule has become longer"
+        )
+
+
+def begin(run: Training, metrics, command: str) -> list[Callable]:
+    """Print and write down what is about to run; return the functions that take each step's line."""
+    note_start(run, command)
+    keep_config(run)
+    introduce(run)
+    say_rate(run)
+    return open_writers(run, metrics)
+
+
+def say_end(run: Training, command: str) -> None:
+    """Why it stopped and how to go on, or what it came to."""
+    if run.step < run.config.train.max_steps:
+        say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
+    else:
+        report(run)
+
+
+# %% [markdown]
+r"""
+## A run that is asked to stop
+
 We want to see a run that is stopped. So we start a second thread, which watches the run's file. As soon as the file has seven lines, the thread sends a SIGTERM.
 """
 
@@ -631,7 +951,7 @@ def ask_to_stop(run_dir: str, lines: int) -> None:
 
 config = tiny("stopped", "eval.every=20", "run.log_every=5")
 Thread(target=ask_to_stop, args=(config.run.dir, STOP), daemon=True).start()
-run = fit(config, "python -m nanogpt train tiny")
+run = train_config(config, "python -m nanogpt train tiny")
 
 # %% [markdown]
 r"""
@@ -641,23 +961,23 @@ The signal came within a step. This step was finished, its line was written, and
 """
 
 # %%
-predict("17e.3", "exit code of a run that SIGTERM has stopped", guess=None)
+predict("17e.4", "exit code of a run that SIGTERM has stopped", guess=None)
 
 
 # %%
-#| export labs.long_run.stopping
+#| export
 #| blank exit_code: 0 for a finished run, 128 plus the number of the signal that stopped it before its last step, 1 for another stop
-def exit_code(training: Training) -> int:
+def exit_code(run: Training) -> int:
     """For the shell: 0 for a finished run, 128 plus the signal's number for one that a signal stopped, else 1."""
-    if training.step >= training.config.train.max_steps:
+    if run.step >= run.config.train.max_steps:
         return 0
-    if training.stopped in ("SIGINT", "SIGTERM"):
-        return 128 + signal.Signals[training.stopped]
+    if run.stopped in ("SIGINT", "SIGTERM"):
+        return 128 + signal.Signals[run.stopped]
     return 1
 
 
 # %%
-answer("17e.3", exit_code(run))
+answer("17e.4", exit_code(run))
 
 # %% [markdown]
 r"""
@@ -667,7 +987,7 @@ The same call goes on with the run, and this time nobody stops it:
 """
 
 # %% tags=["nbval-ignore-output"]
-run = fit(config, "python -m nanogpt train tiny")
+run = train_config(config, "python -m nanogpt train tiny")
 
 # %%
 made = [line["step"] for line in read_metrics(config.run.dir)]
@@ -676,197 +996,8 @@ print(f"{len(made)} lines; exit code {exit_code(run)}")
 
 # %% [markdown]
 r"""
-A run that is asked to stop loses nothing. But it writes a checkpoint only at its end. If the power fails in step 59, the run begins again at step 1. 17f repairs this.
+A run that is asked to stop loses nothing. 17f kills it instead.
 """
-
-# %% [markdown]
-r"""
-## Appendix: errors, the screen and the files
-
-The functions of this appendix tell the operator about a run, on the screen and in files. None of them changes the training. The loop of 17f will call them.
-
-Two errors end a run until somebody has done something about them: too many losses in a row that are not finite, and a full disk. `naming_last_good` adds to their message the checkpoint from which the run can go on.
-"""
-
-
-# %%
-#| export labs.long_run.stopping
-import errno
-
-DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
-
-
-@contextmanager
-def naming_last_good(training: Training) -> Iterator[None]:
-    """Add the last good checkpoint to the message of an error that ends the run: no finite loss, or a full disk."""
-    try:
-        yield
-    except FloatingPointError as error:
-        raise FloatingPointError(
-            f"step {training.step}: {error}; {last_good(training)}; lower optim.lr"
-        ) from None
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        raise OSError(
-            f"no room left in {training.folder}; {last_good(training)}; make room and go on"
-        ) from None
-
-
-# %%
-run = resume(config)
-try:
-    with naming_last_good(run):
-        raise FloatingPointError("loss or gradient were not finite 10 times in a row")
-except FloatingPointError as error:
-    print(str(error).replace(str(RUNS), "…"))
-
-# %% [markdown]
-r"""
-Before the first step, `introduce` describes the run in one line, and `note_start` adds a line to `started.jsonl`: the step, the versions, git's commit and the command. Months later somebody will ask with which version of the code the run was made. At its end a run prints its results with `report`, and how its time was spent:
-on steps, checkpoints and evaluation.
-"""
-
-
-# %%
-#| export labs.long_run.log
-import json
-import platform
-import secrets
-import shlex
-import subprocess
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
-
-import torch
-
-import nanogpt
-from nanogpt.config import Config
-from nanogpt.metrics import span
-from nanogpt.model import num_params
-
-
-# %%
-#| export labs.long_run.log
-def introduce(training: Training) -> None:
-    """One line: what is about to run, on what, and where it is kept."""
-    c, train = training.config, training.config.train
-    tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
-    what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
-    began = f"goes on after step {training.step}" if training.step else "a new run"
-    say(f"{c.run.dir}: {began}; {what}; {tokens}, from {c.data.dir}")
-
-
-# %%
-#| export labs.long_run.log
-def note_start(training: Training, command: str) -> None:
-    """One more line in started.jsonl: with which software, and by which command, the run was begun or resumed."""
-    git = ["git", "-C", str(Path(nanogpt.__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
-    git += ["--exclude=*"]  # the commit, no tag; with -dirty where files have been edited since
-    commit = None  # where there is no git
-    with suppress(OSError):
-        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
-    line = {"step": training.step, "time": time.strftime("%Y-%m-%d %H:%M:%S"), "torch": torch.__version__}
-    line |= {"python": platform.python_version(), "commit": commit, "command": command}
-    with open(training.folder / "started.jsonl", "a", encoding="utf-8") as file:
-        print(json.dumps(line), file=file)
-
-
-# %%
-#| export labs.long_run.log
-def report(training: Training) -> None:
-    """Print the run's results, and how its time was spent."""
-    total = sum(training.seconds.values())
-    spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in training.seconds.items())
-    skipped = ", ".join(f"{n} {why}" for why, n in training.skipped.items()) or "none"
-    print(f"{training.step} steps, {spent}; skipped: {skipped}")
-    if training.best:
-        print(f"best val loss {training.best['val_loss']:.6f} at step {training.best['step']}")
-    place = training.folder / "best" if training.best else training.folder
-    print(f"python -m nanogpt sample --checkpoint {shlex.quote(str(place))}")
-
-
-# %% tags=["nbval-ignore-output"]
-introduce(run)
-note_start(run, "python -m nanogpt train tiny")
-print("started.jsonl:", *json.loads((run.folder / "started.jsonl").read_text()))
-report(run)
-
-# %% [markdown]
-r"""
-Each step's line goes into `metrics.jsonl`, at once and unbuffered, so that a kill loses no line that was written. The same line goes to the screen. It shows the tokens per second of this one step, because a moving mean would hide a slow-down. On a
-terminal every step is shown, each in the place of the one before. In a log file only each `run.log_every`-th step is shown. TensorBoard and wandb get the lines too if the configuration asks for it; only then are they imported.
-
-`writers` returns a function for each place that gets the line. Here there are two, for the screen and for the file.
-"""
-
-
-# %%
-#| export labs.long_run.log
-def numbers(line: dict) -> dict:
-    """What can be drawn."""
-    return {key: value for key, value in line.items() if isinstance(value, int | float)}
-
-
-def tensorboard(folder: Path, step: int) -> Callable[[dict], object]:
-    """Writes lines for TensorBoard, which forgets what it had from `step` on."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    board = SummaryWriter(folder / "tensorboard", purge_step=step)
-
-    def write(line: dict) -> None:
-        for name, value in numbers(line).items():
-            board.add_scalar(name, value, line["step"])
-        board.flush()
-
-    return write
-
-
-# %%
-#| export labs.long_run.log
-def wandb(config: Config) -> Callable[[dict], object]:
-    """Sends lines to wandb, which goes on with the run that was begun in this folder."""
-    import wandb
-
-    folder = Path(config.run.dir)
-    file = folder / "wandb-id"  # not the folder's name: two runs may have the same
-    if not file.exists():
-        file.write_text(secrets.token_hex(4))
-    options = {"id": file.read_text(), "name": folder.resolve().name, "resume": "allow"}
-    wandb.init(project="nanogpt", dir=config.run.dir, config=config_dict(config), **options)
-    return lambda line: wandb.log(numbers(line), step=line["step"])
-
-
-# %%
-#| export labs.long_run.log
-def writers(config: Config, metrics, step: int) -> Iterator[Callable[[dict], object]]:
-    """What is called with each step's line, from `step` on: for the screen, metrics.jsonl, TensorBoard, wandb."""
-    options, steps, began = config.run, config.train.max_steps, time.monotonic()
-
-    def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
-        done, left = line["step"] - step, steps - line["step"]
-        stays = not left or line["step"] % options.log_every == 0 or "val_loss" in line or "skipped" in line
-        text = step_line(line, steps)
-        if done and left:
-            text += f" | {span(left * (time.monotonic() - began) / done)} left"
-        if stays or sys.stdout.isatty():
-            say(text, end="\n" if stays else "")
-
-    def append(line: dict) -> None:
-        metrics.write(json.dumps(line).encode() + b"\n")  # unbuffered: what is written survives the process
-
-    yield from (show, append)
-    if options.tensorboard:
-        yield tensorboard(Path(options.dir), step)
-    if options.wandb:
-        yield wandb(config)
-
-
-# %%
-print(numbers({"step": 3, "loss": 1.5, "norm": None, "skipped": "spike"}))
-print([each.__name__ for each in writers(config, None, 0)])
 
 # %% [markdown]
 r"""
@@ -901,17 +1032,17 @@ print(*key_lines(Config)[8:12], sep="\n")
 
 # %% [markdown]
 r"""
-The command reads its options, makes the configuration (`config_of`), and calls `fit`. At the end it raises `SystemExit` with the run's exit code, unless the run is finished.
+The command reads its options, makes the configuration (`read_options`), and calls `train_config`. At the end it raises `SystemExit` with the run's exit code, unless the run is finished.
 """
 
 
 # %%
 #| export
 import argparse
-import shlex
+from importlib import import_module
 
 from nanogpt.config import from_depth
-from nanogpt.labs.plan.dryrun import dry_run
+
 
 HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
 
@@ -946,7 +1077,7 @@ def parser() -> argparse.ArgumentParser:
 
 # %%
 #| export
-def config_of(args: argparse.Namespace) -> Config:
+def read_options(args: argparse.Namespace) -> Config:
     """The run that the options ask for; of a run's folder, the one that was begun there."""
     file, place = args.config, []
     if Path(args.config, "config.yaml").is_file():
@@ -960,11 +1091,14 @@ def config_of(args: argparse.Namespace) -> Config:
 
 def run(args: argparse.Namespace) -> None:
     """`python -m nanogpt train`, its options parsed."""
-    config = config_of(args)
+    config = read_options(args)
     if args.dry_run:
-        return dry_run(config)
+        lab = import_module("nanogpt.labs.plan.dryrun")
+        return hook(config, "dry_run", lab.dry_run)(config)
     depth = [] if args.depth is None else ["--depth", str(args.depth)]
-    done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
+    done = train_config(
+        config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}"
+    )
     if exit_code(done):
         raise SystemExit(exit_code(done))
 
