@@ -4,8 +4,8 @@ r"""
 
 A run can be asked to stop, and then it ends with a checkpoint (17e). But a power cut does not ask. Linux does not ask either when the memory is full: it kills a process. The process ends at once, in the middle of a step or of a file.
 
-In this sitting the trainer learns to survive that at any moment. The same command goes on, and the run ends with the same weights, to the last bit, as a run that was never killed. Most of what we need exists: a checkpoint that is complete or absent (17b), and a function that goes on from
-it (17d). What is missing is the order in which a loop does things.
+The trainer of 17e survives that at any moment. The same command goes on, and the run ends with the same weights, to the last bit, as a run that was never killed. It depends on three things: a checkpoint that is complete or absent (17b), a function that goes on from
+it (17d), and the order in which the loop does things. In this sitting we look at this order, and then we kill a run.
 
 ```
 step ─> checkpoint, if due ─> evaluation, samples ─> the step's line ─> next step
@@ -18,20 +18,35 @@ Then we ask three questions about such runs. How large is the damage if a checkp
 # %%
 #| default_exp labs.long_run.compare
 #| doc labs.long_run.compare: Where two runs part; the command `compare`.
+#| doc labs.long_run.tensorboard: The lines of a run for TensorBoard: the key run.tensorboard.
+#| doc labs.long_run.wandb: The lines of a run for Weights & Biases: the key run.wandb.
 import contextlib
 import io
 import json
 import shutil
-from unittest.mock import patch
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
 
 from course import kills
 from course.figures import long_run as figures
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.checkpoint import checkpoints
-from nanogpt.config import load_config
-from nanogpt.labs.long_run.looks import LOOKS
-from nanogpt.labs.long_run.trainer import learning_rate, one_step
+from nanogpt.config import Config, load_config
 from nanogpt.stories import ensure_corpus
+from nanogpt.trainer import (
+    Training,
+    build_run,
+    due_looks,
+    fit,
+    learning_rate,
+    look,
+    one_step,
+    resume,
+    say_rate,
+)
+from nanogpt.trainer import train_config
 
 # %%
 STEPS, EVERY, KILLS = 60, 10, 3  # of a run; from checkpoint to checkpoint; how often it is killed
@@ -48,28 +63,8 @@ r"""
 
 All experiments of this sitting are short runs of the ready configuration `tiny`, with dropout, each in a folder of its own. `tiny` makes their configurations.
 
-We begin with the simplest loop: make a step, make the looks that are due (17e: evaluation and samples), write the step's line into the file. `kills.at_line` runs it in a child process, and sends the child a `kill -9` as soon as its file has 14 lines. (Windows cannot fork a process, so there the notebook skips the kills.
-The first of the three cells has the imports of the trainer's module.)
+We begin with a loop that is simpler than the trainer's: make a step, make the looks that are due (17e: evaluation and samples), write the step's line into the file. `kills.at_line` runs it in a child process, and sends the child a `kill -9` as soon as its file has 14 lines. (Windows cannot fork a process, so there the notebook skips the kills.)
 """
-
-
-# %%
-#| export labs.long_run.trainer
-import os
-from collections.abc import Callable
-from pathlib import Path
-
-import torch
-
-from nanogpt.checkpoint import prune, save
-from nanogpt.config import Config
-from nanogpt.files import alone_in
-from nanogpt.labs.long_run.assemble import resume
-from nanogpt.labs.long_run.log import introduce, keep_config, note_start, report, say, writers
-from nanogpt.labs.long_run.looks import due_looks, look
-from nanogpt.labs.long_run.stopping import asked_to_stop, naming_last_good
-from nanogpt.labs.long_run.training import Training
-from nanogpt.trainer import due
 
 
 # %%
@@ -100,8 +95,8 @@ def simple_loop(run: Training) -> None:
 
 
 if kills.POSSIBLE:
-    _ = kills.at_line(lambda: simple_loop(resume(tiny("simple"))), RUNS / "simple/metrics.jsonl", 14)
-print(f"a new start begins at step {resume(tiny('simple')).step}")
+    _ = kills.at_line(lambda: simple_loop(build_run(tiny("simple"))), RUNS / "simple/metrics.jsonl", 14)
+print(f"a new start begins at step {resume(build_run(tiny('simple'))).step}")
 
 # %% [markdown]
 r"""
@@ -109,73 +104,28 @@ The run begins again at step 0. Fourteen lines were in the file, but there was n
 
 ## A checkpoint, before the looks
 
-So the loop must write a checkpoint now and then. `run.checkpoint_every` says after how many steps. There is a question of order: sometimes both a checkpoint and an evaluation are due after the same step. Which should come first?
+The trainer writes a checkpoint now and then. `run.checkpoint_every` says after how many steps. There is a question of order: sometimes both a checkpoint and an evaluation are due after the same step. Which should come first?
 
-An evaluation may fail, for example because it needs more memory than there is. If it comes first, all steps since the last checkpoint are lost. So the checkpoint comes first.
+An evaluation may fail, for example because it needs more memory than there is. If it comes first, all steps since the last checkpoint are lost. So in `finish_step` of 17e the checkpoint comes first.
 
-`keep_run` writes a checkpoint with 17b's `save`. Before that it flushes the file of lines to the disk, so that after a power cut the lines of all earlier steps are there. `tidy` deletes old checkpoints, but keeps the best one. `finish_step` does everything that is due after a step. The step's line is in `run.record`
-meanwhile, and `finish_step` adds the results of the looks to it.
+We try it with a look that fails. `run.looks` holds the further looks of a run (17e), and we add one that is due after 20 steps.
 """
 
 
 # %%
-#| export labs.long_run.trainer
-def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
-    folder = run.folder / f"step_{run.step:06d}"
-    if run.kept != folder:
-        os.fsync(metrics.fileno())
-        save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
-        run.kept = folder
-
-
-def tidy(run: Training) -> None:
-    """Remove old checkpoints, but for the newest ones and the best."""
-    prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
-
-
-# %%
-#| export labs.long_run.trainer
-#| blank finish_step: the checkpoint if it is due, then the looks, whose results join run.record, then tidy
-def finish_step(run: Training, metrics) -> None:
-    """Do everything that is due after a step. The checkpoint comes first: an evaluation may run out of memory."""
-    last = run.step >= run.config.train.max_steps
-    looks = [] if run.stopped else due_looks(run)
-    often = due(run.config.run.checkpoint_every, run.step) and not run.bad
-    if run.stopped or last or looks or often:
-        with run.timed("checkpoints"):
-            keep_run(run, metrics)
-    if looks:
-        with run.timed("evaluation"):
-            run.record |= look(run, looks)
-    tidy(run)
-
-
-# %% [markdown]
-r"""
-There are four reasons for a checkpoint: the run has been asked to stop, this is the last step, a look is due, or it is time for one. (In the last case no checkpoint is written while losses are not finite.)
-
-We try it with an evaluation that fails. `patch.dict` replaces the validation by `out_of_memory` while the block lasts. Nobody asks this run to stop, so we set `run.stopped` to None; later `asked_to_stop` of 17e does that.
-"""
-
-
-# %%
-def out_of_memory(run: Training, model) -> dict:
+def out_of_memory(run: Training) -> dict:
     """A look that fails."""
     raise MemoryError("the evaluation needs more memory than there is")
 
 
-run = resume(tiny("failed"))
-run.stopped = None
-run.folder.mkdir()
-with open(run.folder / "metrics.jsonl", "ab", 0) as metrics, patch.dict(LOOKS, every=out_of_memory):
+run = build_run(tiny("failed"))
+run.looks.append((20, out_of_memory))
+with contextlib.redirect_stdout(io.StringIO()):
     try:
-        while run.step < STEPS:
-            run.record = one_step(run)
-            finish_step(run, metrics)
-            metrics.write(json.dumps(run.record).encode() + b"\n")
-    except MemoryError as error:
-        print(f"step {run.step}: {error}")
+        fit(run)
+    except MemoryError as caught:
+        error = caught
+print(f"step {run.step}: {error}")
 print(
     f"{kills.lines_in(run.folder / 'metrics.jsonl')} lines;", *(path.name for path in checkpoints(run.folder))
 )
@@ -186,48 +136,19 @@ The evaluation after step 20 failed, and the checkpoint of step 20 is there. No 
 
 ## The line that is missing
 
-But one line is lost. The checkpoint says that 20 steps were made, and the file has 19 lines. If the run goes on with step 21, line 20 is missing for ever, and so is the first validation loss. Should we write the line before the checkpoint? Then it would be there, but without the validation loss, which is not known yet.
+But one line is lost. The checkpoint says that 20 steps were made, and the file has 19 lines. If the run went on with step 21, line 20 would be missing for ever, and so would the first validation loss. Should the loop write the line before the checkpoint? Then it would be there, but without the validation loss, which is not known yet.
 
-The remedy is to save the unfinished line as well. It is in `run.record`, which is one of the fields that a checkpoint keeps (17d). When the run goes on, `resume` removes the lines from the checkpoint's step on from the file, because the steps behind it are made again (17d). It puts the line of the checkpoint's own step into `run.record`: with its validation loss if the file had it, and otherwise unfinished, as here. So it does not begin with a step: it first makes the evaluation, and writes the line.
+The remedy is to save the unfinished line as well. It is in `run.record`, which is one of the fields that a checkpoint keeps (17d). When the run goes on, `resume` removes the lines from the checkpoint's step on from the file, because the steps behind it are made again (17d). It puts the line of the checkpoint's own step into `run.record`: with its validation loss if the file had it, and otherwise unfinished, as here. So `fit` does not begin with a step: it first makes the evaluation, and writes the line.
 
-`make_steps` is this loop. `why` is a function that returns a reason to stop, or None (17e). `write` is a list of functions that are called with each line. `writers` of 17e's appendix makes two, one for the screen and one for the file. If too many losses in a row are not finite (`train.bad_steps`), the loop gives up.
-"""
-
-
-# %%
-#| export labs.long_run.trainer
-#| blank make_steps: a step unless its line is already there; ask why; finish the step; hand the line to the writers
-def make_steps(run: Training, metrics, why: Callable, write: list[Callable]) -> None:
-    """Make steps up to the last one, or until why() gives a reason to stop. FloatingPointError if too many are not finite."""
-    steps, bad = run.config.train.max_steps, run.config.train.bad_steps
-    while (run.step < steps and not run.stopped) or run.record:
-        run.record = run.record or one_step(run)
-        run.stopped = why()
-        finish_step(run, metrics)
-        for each in write:
-            each(run.record)
-        run.record = None
-        if run.bad >= bad:
-            raise FloatingPointError(f"loss or gradient were not finite {run.bad} times in a row")
-
-
-# %% [markdown]
-r"""
-We go on with the run whose evaluation failed, and stop it after step 22.
+We go on with the run whose evaluation failed, and let it stop after step 22. A reason to stop is a function in `run.reasons`.
 """
 
 
 # %% tags=["nbval-ignore-output"]
-def enough() -> str | None:
-    """A reason to stop after step 22."""
-    return "we have seen enough" if run.step == 22 else None
-
-
-run = resume(tiny("failed"))
-run.stopped = None
+run = resume(build_run(tiny("failed")))
 print("unfinished: the line of step", run.record["step"])
-with open(run.folder / "metrics.jsonl", "ab", 0) as metrics:
-    make_steps(run, metrics, enough, list(writers(run.config, metrics, run.step)))
+run.reasons.append(lambda: "we have seen enough" if run.step == 22 else None)
+fit(run)
 
 # %%
 from nanogpt.metrics import read_metrics
@@ -240,61 +161,6 @@ print(f"{len(lines)} lines; validated in", *(f"step {line['step']}" for line in 
 r"""
 All 22 lines are there, and line 20 has its validation loss.
 
-## Everything in its order
-
-Four more things belong to a run. `begin` does all the work before the first step. It notes the start, keeps the configuration, prints a header (17e's appendix), and makes the writers. It also calls `say_rate`, which prints a warning if the learning rate rises; the section "Longer than planned" needs it. `say_end` prints how the run ended.
-And two `with` statements surround the loop in `fit`: `alone_in` (16b) makes sure that no other process trains in the same folder, and `naming_last_good` completes the message of an error that ends the run.
-"""
-
-
-# %%
-#| export labs.long_run.trainer
-def say_rate(run: Training) -> None:
-    """Say that the learning rate rises: behind the warm-up no schedule does, so the run has another one than before."""
-    before, now = run.optimizer.param_groups[0]["lr"], learning_rate(run.config, run.updates)
-    if run.updates > run.config.optim.warmup and now > 1.01 * before:
-        say(
-            f"the learning rate was {before:.2e} and is {now:.2e} from here on: the schedule has become longer"
-        )
-
-
-def begin(run: Training, metrics, command: str) -> list[Callable]:
-    """Print and write down what is about to run; return the functions that take each step's line."""
-    note_start(run, command)
-    keep_config(run)
-    introduce(run)
-    say_rate(run)
-    return list(writers(run.config, metrics, run.step))
-
-
-def say_end(run: Training, command: str) -> None:
-    """Why it stopped and how to go on, or what it came to."""
-    if run.step < run.config.train.max_steps:
-        say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
-    else:
-        report(run)
-
-
-# %%
-#| export labs.long_run.trainer
-#| grows fit
-def fit(config: Config, command: str = "the same call") -> Training:
-    """Start the run in config.run.dir, or go on with it, to its last step or until it is asked to stop."""
-    with alone_in(Path(config.run.dir), "trainer", "choose another run.dir"):
-        run = resume(config)
-        path = run.folder / "metrics.jsonl"
-        with open(path, "ab", 0) as metrics, asked_to_stop(run) as why, naming_last_good(run):
-            make_steps(run, metrics, why, begin(run, metrics, command))
-        say_end(run, command)
-    return run
-
-
-# %%
-grown("fit", "17f")
-
-
-# %% [markdown]
-r"""
 ## The same run, killed three times
 
 We train the same run twice. The first one is never stopped.
@@ -302,7 +168,7 @@ We train the same run twice. The first one is never stopped.
 
 
 # %% tags=["nbval-ignore-output"]
-unbroken = fit(tiny("whole"))
+unbroken = train_config(tiny("whole"))
 
 
 # %% [markdown]
@@ -319,11 +185,13 @@ predict("17f.1", f"steps made twice after {KILLS} kills", guess=None)
 # %% tags=["nbval-ignore-output"]
 moments = [min(STEPS - 1, STEPS * (i + 1) // (KILLS + 1) + 3) for i in range(KILLS)]
 log = RUNS / "killed/metrics.jsonl"
-deaths = [kills.at_line(lambda: fit(tiny("killed")), log, step) for step in moments if kills.POSSIBLE]
+deaths = [
+    kills.at_line(lambda: train_config(tiny("killed")), log, step) for step in moments if kills.POSSIBLE
+]
 twice = sum(death % EVERY for death in deaths)
 print(f"killed after steps {deaths}: {twice} of {STEPS} steps are made twice")
 answer("17f.1", twice)
-again = fit(tiny("killed"))
+again = train_config(tiny("killed"))
 a, b = read_metrics(RUNS / "whole"), read_metrics(RUNS / "killed")
 show(
     figures.killed_run([line["loss"] for line in a], [line["loss"] for line in b], deaths, EVERY),
@@ -380,7 +248,7 @@ The kills of this experiment came just after a line was written. The tests of th
 
 On an H200 we looked for the causes. We started each kind of run twice in one process, and killed none. TF32 without flash attention repeats. TF32 and float32 with flash attention do not. So flash attention is one cause: in these formats PyTorch takes another kernel than in 16 bits (chapter 12b). Compiling is another, since compiled bf16 differs without flash attention as well. We read what the compiler writes for the gradient of the token table: it uses `tl.atomic_add`. Many threads of the GPU add to the same row, in the order in which they arrive. This is probably the reason; we have not tested it alone.
 
-There is a cure. What it costs, we have not timed. We set the environment variable `CUBLAS_WORKSPACE_CONFIG=:4096:8` before PyTorch was loaded, and called `torch.use_deterministic_algorithms(True)` before `fit`. Then TF32 with flash attention and compiled bf16 with flash attention repeated to the last bit. Our commands do neither. So on a GPU, do not expect two equal runs of `gpt2-124M` (bf16, compiled) or of `tiny` (float32, flash attention). And equal runs in a test are no promise: PyTorch says of each of its fused attention kernels that it "defaults to a non-deterministic algorithm". To know it of your own run, start it twice and ask `compare`.
+There is a cure. What it costs, we have not timed. We set the environment variable `CUBLAS_WORKSPACE_CONFIG=:4096:8` before PyTorch was loaded, and called `torch.use_deterministic_algorithms(True)` before training. Then TF32 with flash attention and compiled bf16 with flash attention repeated to the last bit. Our commands do neither. So on a GPU, do not expect two equal runs of `gpt2-124M` (bf16, compiled) or of `tiny` (float32, flash attention). And equal runs in a test are no promise: PyTorch says of each of its fused attention kernels that it "defaults to a non-deterministic algorithm". To know it of your own run, start it twice and ask `compare`.
 
 ## What if one part is forgotten?
 
@@ -405,7 +273,7 @@ forget = {
 should, above = [line["loss"] for line in a[HALF : HALF + 10]], {}
 for what, of in forget.items():
     with contextlib.redirect_stdout(None):
-        half = resume(tiny("half"))
+        half = resume(build_run(tiny("half")))
     of(half)
     above[what] = sum(one_step(half)["loss"] - loss for loss in should) / len(should)
     print(f"{what:22} forgotten: {above[what]:+.3f} nats over the next {len(should)} steps")
@@ -434,13 +302,13 @@ for schedule in ("cosine", "wsd"):
 r"""
 With the cosine, the two runs have different rates from the end of the warm-up on. So a run of 60 steps is never the first half of a run of 120. With wsd (chapter 15: warm up, stay, decay) both runs have the same rate until the shorter one begins to decay, after 70% of its steps.
 
-Our run used wsd. We go on with copies of it, and ask for twice the steps: first from its last checkpoint, and then from the one in its middle. `say_rate` prints a line if the rate rises:
+Our run used wsd. We go on with copies of it, and ask for twice the steps: first from its last checkpoint, and then from the one in its middle. `say_rate` (17e) prints a line if the rate rises:
 """
 
 # %%
 for last in (STEPS, HALF):
     shutil.copytree(unbroken.folder / f"step_{last:06d}", RUNS / f"longer_{last}/step_{last:06d}")
-    longer = resume(tiny(f"longer_{last}", f"train.max_steps={2 * STEPS}"))
+    longer = resume(build_run(tiny(f"longer_{last}", f"train.max_steps={2 * STEPS}")))
     say_rate(longer)
     print(f"next step: {longer.step + 1}, with rate {learning_rate(longer.config, longer.updates):.1e}\n")
 
@@ -527,7 +395,7 @@ On a GPU whose data sheet chapter 09 has, the line should also show the MFU, the
 
 
 # %%
-#| export labs.long_run.log
+#| export trainer
 import torch
 
 from nanogpt.roofline import peak_of
@@ -535,7 +403,7 @@ from nanogpt.roofline import mfu, step_flops
 
 
 # %%
-#| export labs.long_run.log
+#| export trainer
 #| grows pace
 def peak_flops(device: torch.device, precision: str) -> float | None:
     """FLOP/s by the GPU's data sheet, where there is one."""
@@ -547,14 +415,83 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
 def pace(run: Training, seconds: float) -> dict:
     """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
     tokens, T = run.config.train.batch_tokens, run.config.model.block_size
-    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    rates = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
     if peak := peak_flops(run.device, run.config.train.dtype):
-        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, peak)
-    return said
+        rates["mfu"] = mfu(step_flops(run.model.config, tokens // T, T), seconds, peak)
+    return rates
 
 
 # %%
 print({name: round(value) for name, value in pace(run, 0.1).items()})
+
+# %% [markdown]
+r"""
+## Appendix: other logs
+
+TensorBoard and Weights & Biases draw curves while a run is going on. Each is a lab with a key of its own (`run.tensorboard`, `run.wandb`), and is imported only if the key is set. A lab opens its log when the first line comes. TensorBoard then forgets what it had from this step on, because these steps are made again after a kill.
+"""
+
+
+# %%
+#| export labs.long_run.tensorboard
+def numbers(line: dict) -> dict:
+    """What can be drawn."""
+    return {key: value for key, value in line.items() if isinstance(value, int | float)}
+
+
+def attach(run) -> None:
+    """Write each line for TensorBoard, too."""
+    board = None
+
+    def write(line: dict) -> None:
+        nonlocal board
+        if board is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            board = SummaryWriter(run.folder / "tensorboard", purge_step=line["step"])
+        for name, value in numbers(line).items():
+            board.add_scalar(name, value, line["step"])
+        board.flush()
+
+    run.writers.append(write)
+
+
+# %%
+print(numbers({"step": 3, "loss": 1.5, "norm": None, "skipped": "spike"}))
+
+
+# %%
+#| export labs.long_run.wandb
+import secrets
+
+from nanogpt.config import config_dict
+from nanogpt.labs.long_run.tensorboard import numbers
+
+
+def attach(run) -> None:
+    """Send each line to wandb, too, which goes on with the page that was begun in this folder."""
+    page = None
+
+    def write(line: dict) -> None:
+        nonlocal page
+        if page is None:
+            page = open_page(run)
+        page.log(numbers(line), step=line["step"])
+
+    run.writers.append(write)
+
+
+def open_page(run):
+    """The run's page on wandb; another one of this process is finished first."""
+    import wandb
+
+    file = run.folder / "wandb-id"  # not the folder's name: two runs may have the same
+    if not file.exists():
+        file.write_text(secrets.token_hex(4))
+    options = {"id": file.read_text(), "name": run.folder.resolve().name, "resume": "allow"}
+    options |= {"dir": run.config.run.dir, "config": config_dict(run.config)}
+    return wandb.init(project="nanogpt", reinit="finish_previous", **options)
+
 
 # %% [markdown]
 r"""
@@ -597,9 +534,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 # %%
-with contextlib.redirect_stdout(io.StringIO()) as said:
+with contextlib.redirect_stdout(io.StringIO()) as output:
     run(parser().parse_args([str(RUNS / "whole"), str(RUNS / "killed")]))
-print(said.getvalue().splitlines()[0])
+print(output.getvalue().splitlines()[0])
 
 # %% [markdown]
 r"""
