@@ -67,11 +67,13 @@ from nanogpt.checkpoint import prune, random_states, save, set_random_states
 from nanogpt.config import Config, hook, load_config
 from nanogpt.evaluate import evaluate
 from nanogpt.files import alone_in, atomically
+from nanogpt.model import GPT
 from nanogpt.optim import global_norm, gradients_of, scale_to
 from nanogpt.roofline import synchronize
 from nanogpt.sampling import complete
 from nanogpt.shards import load_manifest, write_shard
 from nanogpt.training import accumulate_gradients
+from nanogpt.weights import save_model
 
 
 # %%
@@ -684,20 +686,26 @@ r"""
 Now we put the parts together. The loop of 17d stays as it is in its order: make a step, save, look, write the line. What is new are the bad steps, the question whether to stop, and a place for labs.
 
 `finish_step` does everything that is due after a step. There are four reasons for a checkpoint: the run has been asked to stop, this is the last step, a look is due, or it is time for one. (In the last case no checkpoint is written while losses are not finite.) `save_checkpoint` grows. Before a checkpoint it flushes the file of lines to the disk, so that after a power cut the lines of all earlier steps are
-there. `tidy` deletes old checkpoints, but keeps the best one.
+there. What a checkpoint holds is the answer of `snapshot`, which a lab may replace (19c keeps adapters alone). `tidy` deletes old checkpoints, but keeps the best one.
 """
 
 
 # %%
 #| export
 #| grows save_checkpoint
+def snapshot(run: Training) -> tuple[GPT, dict, Callable]:
+    """What a checkpoint holds: the model, the state, and what writes the model's weights."""
+    return run.model, run.state_dict(), save_model
+
+
 def save_checkpoint(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
     folder = run.folder / f"step_{run.step:06d}"
     if run.kept == folder:
         return
+    model, state, write = hook(run.config, "snapshot", snapshot)(run)
     os.fsync(metrics.fileno())
-    save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer)
+    save(run.folder, run.step, model, state, run.tokenizer, write)
     run.kept = folder
 
 
