@@ -28,7 +28,7 @@ from nanogpt.distributed import (
 )
 from nanogpt.labs.drills.ddp import fresh, masked, weights_apart
 from nanogpt.labs.parallel.buckets import Buckets, EagerAverage, average_flat
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients
 
 CAP = 0.5e6  # bytes of a small bucket
 MICRO = 4  # micro-batches of an accumulated step
@@ -280,7 +280,10 @@ def same(ranks: Ranks, data: str, steps: int = 6) -> dict:
         model, optimizer, stream = fresh(who, data)
         replica, losses = replicate(model, who), []
         for step in range(steps):
-            losses.append(ranks.mean(train_step(replica, optimizer, masked(stream), mean=mean)).item())
+            optimizer.zero_grad()
+            loss = accumulate_gradients(replica, masked(stream), mean=mean)
+            optimizer.step()
+            losses.append(ranks.mean(loss).item())
             if step == 0:
                 gradients[way] = flattened(model)
         one = gradients["one process"]

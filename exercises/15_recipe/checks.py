@@ -274,6 +274,11 @@ WRONG = [
 ]  # fmt: skip
 # Right, and by what the task forbids: `#| forbids` in exercise.py.
 FORBIDDEN = [
+    Wrong("15-1", "the chapter's own accumulate_gradients is called", code="""
+        def add_up(model, micro_batches):
+            from nanogpt.training import accumulate_gradients
+            return accumulate_gradients(model, micro_batches)
+        """),
     Wrong("15-1", "the chapter's own train_step is called", code="""
         def add_up(model, micro_batches):
             from nanogpt.training import train_step

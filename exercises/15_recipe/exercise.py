@@ -29,7 +29,7 @@ all targets that count (a target of −100 does not). `add_up` breaks it for row
 has two smaller faults: it keeps the gradient of the step before, and one micro-batch without any target that counts makes the loss `nan`. Repair all three.
 
 `model(x, y)` returns (logits, mean loss of this micro-batch). `add_up(model, micro_batches)` leaves the gradient in the model, and returns the mean loss of all, a tensor
-without gradient. `nanogpt.training.train_step` does this; write your own. Let each micro-batch pass through the model once.
+without gradient. `nanogpt.training.accumulate_gradients` does this; write your own. Let each micro-batch pass through the model once.
 
 <details><summary>Hint 1</summary>
 
@@ -50,6 +50,7 @@ The mean of no numbers is 0/0, and 0 · nan is nan. A micro-batch without a targ
 
 # %%
 #| solution 15-1
+#| forbids nanogpt.training.accumulate_gradients
 #| forbids nanogpt.training.train_step
 def add_up(model: nn.Module, micro_batches: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Leaves the gradient of the mean loss over all targets of [(x, y), …] in the model; returns that mean."""

@@ -313,8 +313,8 @@ torch.set_float32_matmul_precision("highest")
 
 # %% [markdown]
 r"""
-If a function turns the switch and forgets it there, all products of the program change that come later. So ours is a context, and
-leaves the setting as it was before, even if an error ends the block.
+A function that changes this setting and does not set it back changes all later products of the program. So ours is a context: it
+leaves the setting as it found it, even if an error ends the block.
 """
 
 # %%
@@ -492,9 +492,9 @@ print("best here:", best_precision(device))
 r"""
 ## The course's gradient in any precision
 
-Chapter 07's `accumulate_gradients` now takes the word. The forward pass runs under `autocast`. Backward is outside: each of its operations
-runs in the format of its forward operation. TF32 is different. Nothing remembers that a float32 product of the forward pass could read
-TF32, so the switch must be on in backward, too, and `tf32_switch` is around both.
+Chapter 07's `accumulate_gradients` now takes the word. The forward pass runs under `autocast`. The backward pass does not need it, because each
+of its operations runs in the format of its forward operation. TF32 is different: PyTorch looks at the switch whenever it multiplies, in backward
+as well. So `tf32_switch` is around both passes.
 """
 
 
@@ -522,12 +522,8 @@ grown("accumulate_gradients", "10")
 
 # %% [markdown]
 r"""
-`train_step` follows in chapter 10b, when `fp16` works as well.
-"""
-
-# %% [markdown]
-r"""
-`evaluate` needs the same line, so that the held-out loss is measured in the precision of the training.
+(`train_step` hands the word on from chapter 10b on, where `fp16` gets what it needs.) `evaluate` needs the same line, so that the held-out loss is
+measured in the precision of the training.
 """
 
 

@@ -182,7 +182,7 @@ for finite in (True, True, False, False, True, True, True, True):
 r"""
 ## The course's step grows
 
-A scaler is used in two places. `accumulate_gradients` multiplies the loss by its scale before the backward pass:
+A step needs the scaler in two places. The first is the backward pass: `accumulate_gradients` multiplies the loss by the scale.
 """
 
 
@@ -216,8 +216,8 @@ def accumulate_gradients(
 
 # %% [markdown]
 r"""
-And `train_step` divides the gradients again. If their norm is not finite, the scale was too large: the scaler halves it, and the step ends
-without an update. That is no error. A loss that is not finite still is one, and so is a gradient without a scaler. The word for the precision is new here, too.
+The second is before the update: `train_step` divides the gradients by the scale. If their norm is not finite, the scale was too large. Then the scaler
+halves it, and the step ends without an update. (Without a scaler this remains an error.) `train_step` also takes the word for the precision, and hands it on.
 """
 
 

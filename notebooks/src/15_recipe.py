@@ -425,8 +425,8 @@ print(f"norm {norm:.1f}, clipped to 1:", two)
 
 # %% [markdown]
 r"""
-`train_step` gets a new argument, `clip`: the largest length. The place of clipping in the step is not free. It comes after the gradients of all parts have
-been added up and divided by the scale of fp16, because before that their length means nothing, and of course before the optimizer uses them.
+`train_step` gets a new argument, `clip`: the largest length. Where in the step does clipping belong? The gradient must be complete: all parts of the batch
+have been added up, and fp16's scale has been divided out. And the optimizer must not have used it. So its place is just before the update.
 """
 
 

@@ -716,8 +716,6 @@ for rank in range(N):
 # %% [markdown]
 r"""
 `accumulate_gradients` grows by two things. It hands `mean` on, and with it returns the loss of the whole batch on every rank. And between micro-batches it uses `no_sync`, before forward.
-`train_step` does not grow any more: it is the step of one process. A program of several ranks zeroes the gradients, calls `accumulate_gradients` and updates. All ranks then see the same
-loss and the same norm, so all make the same decision when they clip or skip a step.
 """
 
 
@@ -754,6 +752,16 @@ grown("accumulate_gradients", "20")
 
 # %% [markdown]
 r"""
+`train_step` remains the step of one process. A program of several ranks writes its own, from the same parts:
+
+```python
+optimizer.zero_grad()
+loss = accumulate_gradients(replica, micro_batches, mean=ranks.mean)
+optimizer.step()
+```
+
+After `accumulate_gradients` all ranks have the same loss and the same gradient. So they also make the same decision if the program clips the gradient, or skips the update.
+
 *Check.* The batch has 8 rows again, and half of them lose most of their targets. We train with one process, with DDP and `ranks.mean`, and with DDP and the mean of means.
 """
 
@@ -1195,7 +1203,7 @@ r"""
    the bytes.
 5. Let rank 1 have another `SEED` in `fresh`. Which versions notice, and why does DDP not? Check: what does DDP do when it is made?
 6. Let the drill `hang` end rank 1 with an error instead of a sleep, and then with a plain `return` (change the assertion below it as well). What does rank 0 say of each?
-7. `train_step` skips a step whose gradient is not finite. Why can no rank skip alone? Check by poisoning the loss of one.
+7. The trainer skips an update whose gradient is not finite. Why can no rank skip alone? Check by poisoning the loss of one.
 
 ## Further reading
 

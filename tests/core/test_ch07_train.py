@@ -12,7 +12,7 @@ from nanogpt.data import BatchStream
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import wsd
 from nanogpt.shards import write_shard
-from nanogpt.training import scale_init, train, train_step
+from nanogpt.training import accumulate_gradients, scale_init, train, train_step
 
 CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
 EOT = 39
@@ -52,16 +52,30 @@ def updated(batches, **options):
 def test_however_a_batch_is_cut_the_update_is_the_same():
     x, y = one_batch(B=4)
     y = y.clone()
-    y[1, 3:] = y[2, 1:] = -100
+    y[1, 3:] = y[2] = -100  # the third micro-batch has no target that counts
     loss, weights = updated([(x, y)])
     other_loss, others = updated(list(zip(x.split(1), y.split(1))))
     assert torch.allclose(loss, other_loss, rtol=1e-5), "the loss depends on how the batch was cut"
     assert torch.allclose(weights, others, atol=1e-6), "the update depends on how the batch was cut"
 
 
+def test_gradients_are_added_to_those_that_are_there_and_a_step_forgets_them_first():
+    def gradient():
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    model = new_model()
+    accumulate_gradients(model, [one_batch()])
+    once = gradient()
+    accumulate_gradients(model, [one_batch()])
+    assert torch.allclose(gradient(), 2 * once, atol=1e-6)
+    train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), [one_batch()])
+    assert torch.allclose(gradient(), once, atol=1e-6)
+
+
 def test_the_loss_stays_on_the_device_and_remembers_no_graph():
-    loss, _ = updated([one_batch()])
-    assert isinstance(loss, torch.Tensor) and loss.shape == () and not loss.requires_grad
+    model = new_model()
+    for loss in (updated([one_batch()])[0], accumulate_gradients(model, [one_batch()])):
+        assert isinstance(loss, torch.Tensor) and loss.shape == () and not loss.requires_grad
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -16,6 +16,7 @@ from nanogpt.precision import (
     autocast,
     best_precision,
     speedup,
+    tf32_switch,
     why_not,
 )
 
@@ -193,12 +194,13 @@ def model_and_batch():
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ["cpu", "cpu:0"])
-def test_autocast_is_given_the_devices_type_never_its_index(precision, name):
-    context = autocast(precision, torch.device(name))
-    assert context.device == "cpu"
+def test_autocast_is_given_the_devices_type_never_its_index(precision, name, monkeypatch):
+    given, real = [], torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda kind, **how: given.append(kind) or real(kind, **how))
     model, x, y = model_and_batch()
-    with context:
+    with autocast(precision, torch.device(name)):
         logits, loss = model(x, y)
+    assert given == ["cpu"]
     assert logits.dtype == (PRECISIONS[precision] or torch.float32) and loss.dtype == torch.float32
     loss.backward()
     assert all(p.dtype == p.grad.dtype == torch.float32 for p in model.parameters())
@@ -209,24 +211,40 @@ def test_a_torch_device_itself_is_refused_by_autocast():
         torch.autocast(CPU)
 
 
-def test_every_precision_sets_the_global_switch_and_none_leaves_it_on(monkeypatch):
+@pytest.mark.parametrize("found", ["highest", "high", "medium"])
+def test_every_precision_sets_the_global_switch_and_leaves_it_as_found(found, monkeypatch):
     monkeypatch.setattr("nanogpt.precision.why_not", lambda precision, device: None)
-    settings = []
+    before, settings = torch.get_float32_matmul_precision(), []
     try:
+        torch.set_float32_matmul_precision(found)
         for precision in ("tf32", "float32", "tf32", "bf16"):
-            autocast(precision, CPU)
-            settings.append(torch.get_float32_matmul_precision())
+            with autocast(precision, CPU):
+                settings.append(torch.get_float32_matmul_precision())
+            assert torch.get_float32_matmul_precision() == found
+        with pytest.raises(ZeroDivisionError), autocast("tf32", CPU):
+            1 / 0  # noqa: B018
+        assert torch.get_float32_matmul_precision() == found
     finally:
-        torch.set_float32_matmul_precision("highest")
+        torch.set_float32_matmul_precision(before)
     assert settings == ["high", "highest", "high", "highest"]
+
+
+def test_the_switch_is_set_within_and_left_as_found():
+    before = torch.get_float32_matmul_precision()
+    with tf32_switch(True):
+        assert torch.get_float32_matmul_precision() == "high"
+        with tf32_switch(False):
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
 
 
 def test_what_a_cpu_cannot_do_is_said_in_one_sentence():
     assert [name for name in PRECISIONS if why_not(name, CPU)] == ["tf32"]
     with pytest.raises(ValueError, match="NVIDIA"):
-        autocast("tf32", CPU)
+        autocast("tf32", CPU).__enter__()
     with pytest.raises(ValueError, match="choose one of float32, tf32, bf16, fp16, bf16-masters"):
-        autocast("bfloat16", CPU)
+        autocast("bfloat16", CPU).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -257,11 +275,8 @@ def test_each_precision_on_a_gpu_errs_as_its_format_says(precision):
     g = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, 256, 256, generator=g)
     exact = a.double() @ b.double()
-    try:
-        with autocast(precision, torch.device("cuda:0")):
-            product = (a.to(device) @ b.to(device)).double().cpu()
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    with autocast(precision, torch.device("cuda:0")):
+        product = (a.to(device) @ b.to(device)).double().cpu()
     error = ((product - exact).norm() / exact.norm()).item()
     assert 0.1 < error / (FORMATS[name].eps / 2) < (10 if name == "float32" else 3)  # its sums round, too
 

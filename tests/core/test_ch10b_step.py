@@ -1,4 +1,4 @@
-"""Chapter 07's step, grown by chapter 10b: the scaler."""
+"""Chapter 07's step, grown by chapter 10b: precision and the scaler."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import LossScaler
-from nanogpt.training import scale_init, train_step
+from nanogpt.training import accumulate_gradients, scale_init, train_step
 
 CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
 EOT = 39
@@ -54,3 +54,31 @@ def test_fp16_without_a_scaler_is_one_clear_error():
     model = new_model()
     with pytest.raises(ValueError, match="fp16 needs a scaler"):
         train_step(model, torch.optim.AdamW(model.parameters()), [one_batch()], "fp16")
+    with pytest.raises(ValueError, match="fp16 needs a scaler"):
+        accumulate_gradients(model, [one_batch()], "fp16")
+
+
+def test_a_scaler_multiplies_the_gradient_and_not_the_loss_that_is_returned():
+    plain, scaled = new_model(), new_model()
+    loss = accumulate_gradients(plain, [one_batch()])
+    assert torch.equal(accumulate_gradients(scaled, [one_batch()], scaler=LossScaler(2.0**4)), loss)
+    for p, q in zip(plain.parameters(), scaled.parameters()):
+        assert torch.allclose(2.0**4 * p.grad, q.grad, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "precision, dtype", [("float32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_a_step_hands_on_the_word_for_precision_and_leaves_the_global_setting_as_found(precision, dtype):
+    model, seen = new_model(), []
+    model.transformer.h[0].mlp.c_fc.register_forward_hook(lambda module, x, y: seen.append(y.dtype))
+    before = torch.get_float32_matmul_precision()
+    try:
+        for found in ("high", "highest"):
+            torch.set_float32_matmul_precision(found)
+            scaler = LossScaler() if precision == "fp16" else None
+            train_step(model, torch.optim.AdamW(model.parameters()), [one_batch()], precision, scaler=scaler)
+            assert torch.get_float32_matmul_precision() == found
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == [dtype] * 2

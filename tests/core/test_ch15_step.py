@@ -1,4 +1,4 @@
-"""Chapter 07's step and loop, grown by chapter 15: clipping, accept, the optimizer of the recipe."""
+"""Chapter 07's step and loop, grown by chapter 15: clipping, the optimizer of the recipe."""
 
 import math
 from types import SimpleNamespace
@@ -31,16 +31,6 @@ def updated(batches, **options):
     return loss, torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def test_a_batch_without_any_target_changes_nothing():
-    x, y = one_batch(B=4)
-    y = y.clone()
-    y[1, 3:] = y[2] = -100  # the third micro-batch has no target that counts
-    loss, weights = updated([(x, y)])
-    other_loss, others = updated(list(zip(x.split(1), y.split(1))))
-    assert torch.allclose(loss, other_loss, rtol=1e-5), "the loss depends on how the batch was cut"
-    assert torch.allclose(weights, others, atol=1e-6), "the update depends on how the batch was cut"
-
-
 def test_clipping_bounds_the_gradients_length_and_keeps_its_direction():
     start = torch.cat([p.detach().flatten() for p in new_model().parameters()])
     free, clipped = (updated([one_batch()], clip=clip)[1] - start for clip in (None, 0.01))
@@ -49,59 +39,33 @@ def test_clipping_bounds_the_gradients_length_and_keeps_its_direction():
     assert torch.cosine_similarity(free, clipped, dim=0) > 0.9999
 
 
+@pytest.mark.parametrize("scale", [2.0**4, 2.0**10])
+def test_clipping_follows_unscaling(scale):
+    plain = updated([one_batch()], clip=0.01)[1]
+    scaled = updated([one_batch()], clip=0.01, scaler=LossScaler(scale=scale))[1]
+    assert torch.allclose(plain, scaled, atol=1e-6), "the clipped update depends on the scale"
+
+
 def state_of(model, optimizer):
     moments = [v for p in model.parameters() for v in optimizer.state[p].values()]
     return [t.clone() for t in [*model.parameters(), *moments]]
 
 
-@pytest.mark.parametrize("scaler", [None, LossScaler(scale=2.0**10)])
-def test_accept_is_asked_once_with_the_loss_and_the_norm_before_clipping(scaler):
-    model, asked = new_model(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    loss = train_step(
-        model,
-        optimizer,
-        [one_batch()],
-        clip=1e-3,
-        scaler=scaler,
-        accept=lambda *given: asked.append(given) or True,
-    )
-    clipped = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
-    train_step(model, optimizer, [one_batch()])
-    whole = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
-    [(seen, norm)] = asked
-    assert seen.shape == norm.shape == () and torch.equal(seen, loss)
-    assert norm.item() == pytest.approx(whole.item(), rel=1e-5), (
-        "it was scaled or clipped before it was shown"
-    )
-    assert clipped.item() == pytest.approx(1e-3, rel=1e-3)
-
-
-def test_what_accept_refuses_leaves_weights_and_optimizer_untouched():
-    model = new_model()
+def test_an_overflow_is_skipped_and_nan_refused_and_both_leave_weights_and_optimizer_untouched():
+    model, scaler = new_model(), LossScaler(scale=2.0**10)
     optimizer = make_optimizer(model, 1e-2)
-    train_step(model, optimizer, [one_batch()])
+    train_step(model, optimizer, [one_batch()], clip=1.0)
     before = state_of(model, optimizer)
-    train_step(model, optimizer, [one_batch(seed=1)], accept=lambda loss, norm: False)
+    hook = model.transformer.h[0].mlp.c_fc.weight.register_hook(lambda grad: grad * math.inf)
+    loss = train_step(model, optimizer, [one_batch(seed=1)], clip=1.0, scaler=scaler)
+    assert loss.isfinite() and scaler.scale == 2.0**9
     assert all(map(torch.equal, before, state_of(model, optimizer)))
-    train_step(model, optimizer, [one_batch(seed=1)], accept=lambda loss, norm: True)
+    with pytest.raises(FloatingPointError, match=r"its gradient's norm (inf|nan)"):
+        train_step(model, optimizer, [one_batch(seed=1)], clip=1.0)
+    assert all(map(torch.equal, before, state_of(model, optimizer)))
+    hook.remove()
+    train_step(model, optimizer, [one_batch(seed=1)], clip=1.0)
     assert not any(map(torch.equal, before[:10], state_of(model, optimizer)))
-
-
-def test_accept_replaces_the_check_for_nan_and_an_overflow_is_skipped_without_asking():
-    model, asked = new_model(), []
-    model.transformer.h[0].mlp.c_fc.weight.register_hook(lambda grad: grad * math.inf)
-    before = [p.detach().clone() for p in model.parameters()]
-
-    def refuse(loss, norm):
-        asked.append(norm)
-        return False
-
-    train_step(model, make_optimizer(model, 1e-3), [one_batch()], accept=refuse)
-    assert len(asked) == 1 and not asked[0].isfinite()
-    train_step(model, make_optimizer(model, 1e-3), [one_batch()], scaler=LossScaler(), accept=refuse)
-    assert len(asked) == 1, "the scaler skips by itself"
-    assert all(map(torch.equal, before, model.parameters()))
 
 
 def test_the_first_step_moves_every_weight_by_the_rate():
