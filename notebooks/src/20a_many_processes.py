@@ -5,28 +5,24 @@ r"""
 Chapter 20 made one *step* of many processes: each of them computes the gradient of its own rows, DDP averages the gradients, and all make the same update. A *run* is more than steps. It has one folder, one log and one checkpoint, it
 is validated, somebody stops it, and next week it goes on with another number of GPUs. The trainer of chapters 17e and 17f does all of this for one process.
 
-What does it take to let it do the same for many? Less than one might fear: the loop stays as it is, and about ten of its functions grow by a line or two. But each of these lines is there because something goes wrong
+What does it take to let it do the same for many? Less than one might fear: the loop stays as it is, and about fifteen of its functions grow by a line or two. But each of these lines is there because something goes wrong
 without it. So we begin by letting it go wrong.
 """
 
 # %%
-#| default_exp labs.long_run.together
-#| doc labs.long_run.together: What a run on several ranks needs beside DDP: one that speaks and writes, hashes compared, evaluation shared.
+#| default_exp trainer
 import shutil
-from dataclasses import dataclass, field
 
 from course.notebook import answer, checkpoint, grown, predict, predictions
 from course.torchrun import torchrun
 from nanogpt.config import load_config
 from nanogpt.data import DocumentStream
-from nanogpt.evaluate import evaluate
-from nanogpt.labs.long_run.assemble import batches_of, held_out
 from nanogpt.labs.long_run.compare import verdict
-from nanogpt.labs.long_run.training import Training
 from nanogpt.metrics import read_metrics
-from nanogpt.model import GPT
+from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards
 from nanogpt.stories import ensure_corpus
+from nanogpt.trainer import Training
 
 # %%
 STEPS, TOKENS = 40, 1024  # of the run: its steps, and the tokens of a batch, which are two micro-batches
@@ -79,17 +75,43 @@ So there are two kinds of tasks. Some must be *shared*: the rows of a batch, the
 
 ## Who am I?
 
-The run must know its processes. `Ranks` of chapter 20 says who this one is and how many there are. The dataclass `Training` gets it as one more field. Without torchrun it is the default: rank 0 of one.
+The run must know its processes. `Ranks` of chapter 20 says who this one is and how many there are. The dataclass `Training` gets it as one more field. Without torchrun it is the default: rank 0 of one. (The first two cells are imports.)
 """
 
 
 # %%
-#| export labs.long_run.training
-from nanogpt.distributed import Ranks
+#| export distributed
+import numpy as np
+import torch.distributed as dist
+
+from nanogpt.shards import document_starts
 
 
 # %%
-#| export labs.long_run.training
+#| export
+import hashlib
+import json
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from nanogpt.build import new_shape
+from nanogpt.config import Config, config_dict, hook, hooks
+from nanogpt.data import BatchStream
+from nanogpt.distributed import Ranks, code_hash, first_reason, gathered, process_group
+from nanogpt.distributed import refuse_differences, replicate, torchrun_ranks
+from nanogpt.files import alone_in
+from nanogpt.model import num_params
+
+
+# %%
+#| export
 @dataclass
 class Training(Training):
     ranks: Ranks = field(default_factory=Ranks)  # one, unless torchrun has started several
@@ -102,7 +124,7 @@ print("a run knows:", *list(Training.__dataclass_fields__)[-3:])
 r"""
 ## One that speaks
 
-All ranks run the same program. Rank 0 alone holds the lock on the folder, prints, and writes the log, the checkpoints and the samples. `one_run` arranges this around a complete run: it asks torchrun's environment who this process is, opens the process group, and lets what the other
+All ranks run the same program. Rank 0 alone holds the lock on the folder, prints, and writes the log, the checkpoints and the samples. `join_run` arranges this around a complete run: it asks torchrun's environment who this process is, opens the process group, and lets what the other
 ranks print go nowhere.
 
 A rank that waits for the others gives up after ten minutes. If making the data takes longer than that, the environment variable `NANOGPT_PATIENCE` can set another number of seconds.
@@ -110,42 +132,22 @@ A rank that waits for the others gives up after ten minutes. If making the data 
 
 
 # %%
-#| export
-import hashlib
-import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
-from pathlib import Path
-
-import numpy as np
-import torch
-import torch.distributed as dist
-
-from nanogpt.config import Config, config_dict
-from nanogpt.data import BatchStream
-from nanogpt.distributed import Ranks, code_hash, gathered, process_group, refuse_differences
-from nanogpt.distributed import torchrun_ranks
-from nanogpt.files import alone_in
-from nanogpt.model import GPTConfig, num_params
-from nanogpt.shards import document_starts
+#| export distributed
+def patience() -> float:
+    """Seconds that a rank of a run waits for the others: the variable NANOGPT_PATIENCE, else ten minutes."""
+    seconds = os.environ.get("NANOGPT_PATIENCE", "600")
+    if not seconds.isdecimal() or int(seconds) < 1:
+        raise ValueError(f"NANOGPT_PATIENCE is {seconds!r}; it must be a whole number of seconds")
+    return float(seconds)
 
 
 # %%
 #| export
-def patience() -> float:
-    """Seconds that a rank of a run waits for the others: the variable NANOGPT_PATIENCE, else ten minutes."""
-    said = os.environ.get("NANOGPT_PATIENCE", "600")
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"NANOGPT_PATIENCE is {said!r}; it must be a whole number of seconds")
-    return float(said)
-
-
 @contextmanager
-def one_run(config: Config) -> Iterator[Ranks]:
+def join_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
     ranks = torchrun_ranks(config.run.device)
-    check_run(config, ranks)
+    refuse_ranks(config, ranks)
     with ExitStack() as stack:
         stack.enter_context(process_group(ranks, patience()))
         if ranks.rank == 0:
@@ -158,20 +160,20 @@ def one_run(config: Config) -> Iterator[Ranks]:
 
 # %% [markdown]
 r"""
-`check_run` refuses what cannot work before the processes meet. So far this is a model that no memory can hold. A typo such as a billion layers would otherwise build one layer after the other, on every rank of the machine, until nothing
-is left. The count is a lower bound: 16 bytes for each parameter and the input of each block.
+`refuse_ranks` refuses what cannot work before the processes meet. A lab may have something to check (`check_ranks`). The trainer itself looks for a model that no memory can hold. A typo such as a billion layers would otherwise build one layer after the other, on every rank of the machine, until nothing
+is left. The count of `why_too_large` is a lower bound: 16 bytes for each parameter and the input of each block.
 """
 
 
 # %%
 #| export
-def too_large(config: Config, device: torch.device, ranks: int) -> str:
+def why_too_large(config: Config, device: torch.device, ranks: int) -> str:
     """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
 
     Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
     """
     m, B = config.model, config.train.micro_batch
-    P = num_params(m.shape(1))
+    P = num_params(hook(config, "new_shape", new_shape)(config, 1))
     needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
@@ -180,20 +182,22 @@ def too_large(config: Config, device: torch.device, ranks: int) -> str:
     else:
         return ""
     names = ["n_layer", "n_embd", "block_size"] + ["padded_vocab_size"] * (m.padded_vocab_size is not None)
-    given = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
-    said = f"{given} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
-    return f"{said}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
+    shape = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
+    needs = f"{shape} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
+    return f"{needs}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
 
 
-def check_run(config: Config, ranks: Ranks) -> None:
+def refuse_ranks(config: Config, ranks: Ranks) -> None:
     """ValueError for a run that these ranks cannot do, before they meet."""
-    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
+    for check in hooks(config, "check_ranks"):
+        check(config, ranks)
+    if config.init_from is None and (reason := why_too_large(config, ranks.device, ranks.size)):
         raise ValueError(reason)
 
 
 # %% tags=["nbval-ignore-output"]
-print(too_large(load_config("tiny", ["model.n_layer=1000000000"]), torch.device("cpu"), 2))
-with one_run(config) as ranks:
+print(why_too_large(load_config("tiny", ["model.n_layer=1000000000"]), torch.device("cpu"), 2))
+with join_run(config) as ranks:
     print(ranks)
 
 # %% [markdown]
@@ -206,7 +210,10 @@ made, and the others find them.
 
 
 # %%
-#| export
+#| export distributed
+from collections.abc import Callable
+
+
 def first_alone(ranks: Ranks, call: Callable, *args):
     """call(*args) on rank 0, and then on the others, who find what it has made."""
     if ranks.size > 1 and ranks.rank > 0:
@@ -225,23 +232,30 @@ r"""
 ## Rows for everyone
 
 The batch of the configuration is the batch of *all* ranks together. `train.batch_tokens` does not change with the number of ranks, and so the run does not change either. The micro-batches of an update are dealt out like cards: with two ranks, rank 0 takes the first, rank 1 the second,
-rank 0 the third. The streams of chapter 03 can do this since they were written. `stream_of` only has to tell them.
+rank 0 the third. The streams of chapter 03 can do this since they were written. `open_stream` only has to tell them.
 """
 
 
 # %%
-#| export labs.long_run.assemble
-#| grows stream_of
-#| blank stream_of: as before, and the stream of chapter 03 deals its micro-batches itself: tell it rank and world_size
-def stream_of(config: Config, ranks: Ranks) -> BatchStream:
-    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
-    dealt = {"rank": ranks.rank, "world_size": ranks.size}
-    return batches_of(config, ranks.device, **dealt)
+#| export build
+from nanogpt.distributed import Ranks
 
 
 # %%
-alone = stream_of(config, Ranks())
-theirs = [stream_of(config, Ranks(rank, rank, 2)).next_batch()[0] for rank in range(2)]
+#| export build
+#| grows open_stream
+#| blank open_stream: as before, and the stream of chapter 03 deals its micro-batches itself: tell it rank and world_size
+def open_stream(config: Config, ranks: Ranks) -> BatchStream:
+    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
+    kind = DocumentStream if config.data.documents else BatchStream
+    shards, B, T = open_shards(config.data.dir, "train"), config.train.micro_batch, config.model.block_size
+    dealt = {"rank": ranks.rank, "world_size": ranks.size}
+    return kind(shards, B, T, seed=config.run.seed, device=ranks.device, **dealt)
+
+
+# %%
+alone = open_stream(config, Ranks())
+theirs = [open_stream(config, Ranks(rank, rank, 2)).next_batch()[0] for rank in range(2)]
 for rank, x in enumerate(theirs):
     print(f"rank {rank} has one process's micro-batch {rank + 1}:", bool((alone.next_batch()[0] == x).all()))
 
@@ -250,13 +264,13 @@ r"""
 Four micro-batches cannot be dealt to three ranks so that each gets as many as the others. That is refused before the first step. And there is a worse mistake. Two machines may have copies of the code or of the data that differ a little. Then all ranks train, the gradients of different programs are averaged, and nothing fails.
 `refuse_other_runs` compares hashes: of the configuration, the shards and the code, and the name of the checkpoint that each rank has found.
 
-An error should say what to change. `remedy` looks for a smaller micro-batch with which the batch can be dealt.
+An error should say what to change. `find_remedy` looks for a smaller micro-batch with which the batch can be dealt.
 """
 
 
 # %%
 #| export
-def remedy(config: Config, ranks: int) -> str:
+def find_remedy(config: Config, ranks: int) -> str:
     """The change of the configuration with which its batch can be dealt to so many ranks."""
     rows = config.train.batch_tokens // config.model.block_size
     for micro_batch in range(config.train.micro_batch, 0, -1):
@@ -272,13 +286,12 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
 
     found: the checkpoint that this rank would go on from.
     """
-    c = config
-    if c.micro_batches % stream.world_size:
-        each = f"train.micro_batch={c.train.micro_batch} × model.block_size={c.model.block_size}"
-        batch = f"train.batch_tokens={c.train.batch_tokens} is {c.micro_batches} × {each}"
-        what = remedy(c, stream.world_size)
-        raise ValueError(f"{batch}: not to be dealt to {stream.world_size} ranks; {what}")
-    same = config_dict(c) | {"run": config_dict(c)["run"] | {"device": None}}
+    train, readers = config.train, stream.world_size
+    if config.micro_batches % readers:
+        each = f"train.micro_batch={train.micro_batch} × model.block_size={config.model.block_size}"
+        batch = f"train.batch_tokens={train.batch_tokens} is {config.micro_batches} × {each}"
+        raise ValueError(f"{batch}: not to be dealt to {readers} ranks; {find_remedy(config, readers)}")
+    same = config_dict(config) | {"run": config_dict(config)["run"] | {"device": None}}
     facts = {"configuration": same, "data": stream.state_dict()}
     hashes = {
         name: hashlib.sha256(json.dumps(fact).encode()).hexdigest()[:12] for name, fact in facts.items()
@@ -288,7 +301,7 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
 
 # %%
 try:
-    refuse_other_runs(Ranks(), config, stream_of(config, Ranks(0, 0, 3)), "None")
+    refuse_other_runs(Ranks(), config, open_stream(config, Ranks(0, 0, 3)), "None")
 except ValueError as error:
     print(error)
 
@@ -313,7 +326,7 @@ def seed_step(seed: int, step: int, stream: BatchStream) -> None:
 # %%
 for rank in range(2):
     for step in range(2):
-        seed_step(0, step, stream_of(config, Ranks(rank, rank, 2)))
+        seed_step(0, step, open_stream(config, Ranks(rank, rank, 2)))
         print(f"rank {rank}, step {step}: the first number is {torch.rand(()).item():.3f}")
 
 # %% [markdown]
@@ -324,32 +337,27 @@ The functions that grow from here on call others of the trainer, which stay as t
 """
 
 # %%
-import math
-
-from nanogpt.checkpoint import latest, load as load_state, prune, random_states, save, set_random_states
-from nanogpt.device import pick_device
-from nanogpt.labs.long_run.assemble import (
-    begun,
-    clean,
-    compare,
-    ensure_data,
-    first_model,
-    optimizer_of,
-    take_weights,
-)
-from nanogpt.labs.long_run.log import peak_flops
-from nanogpt.labs.long_run.looks import measured_loss
-from nanogpt.labs.long_run.stopping import asked_to_stop, naming_last_good
-from nanogpt.labs.long_run.trainer import begin, judged, learning_rate, make_steps, say_end
-from nanogpt.precision import why_not
-from nanogpt.roofline import synchronize
-from nanogpt.roofline import mfu, step_flops
+from nanogpt.build import build_model, build_optimizer, ensure_data, find_tokenizer, hold_out
+from nanogpt.checkpoint import latest, load_state, prune, save
+from nanogpt.config import load_labs
+from nanogpt.device import pick_device, seed_everything
+from nanogpt.evaluate import evaluate
+from nanogpt.files import atomically
+from nanogpt.optim import global_norm, gradients_of, scale_to
+from nanogpt.precision import LossScaler, why_not
+from nanogpt.roofline import mfu, step_flops, synchronize
+from nanogpt.sampling import complete
 from nanogpt.shards import write_shard
-from nanogpt.training import train_step
+
+# %%
+from nanogpt.trainer import clean_up, fit, introduce, judge, keep_config, learning_rate, load_weights
+from nanogpt.trainer import name_last_good, note_start, open_writers, peak_flops, refuse_changes, say
+from nanogpt.trainer import say_rate, snapshot, take_stop_file
+from nanogpt.training import accumulate_gradients
 
 # %% [markdown]
 r"""
-Now the step itself. Three lines are new: a rank takes its part of the micro-batches, dropout is seeded, and `train_step` gets the mean over the ranks, which it has known since chapter 20. It uses the mean for the number of targets and for the loss. DDP averages the gradients.
+Now the step itself. Three lines change: a rank takes its part of the micro-batches, dropout is seeded, and `accumulate_gradients` gets the mean over the ranks, which it has known since chapter 20. It uses the mean for the number of targets and for the loss. DDP averages the gradients.
 
 The decision whether a step counts needs no change, although it must be the same on all ranks: a rank that left out an update alone would have other weights from then on. All ranks judge the mean loss and the norm of the averaged gradient. These numbers are equal everywhere, so the
 decisions are equal, too.
@@ -357,32 +365,44 @@ decisions are equal, too.
 
 
 # %%
-#| export labs.long_run.trainer
+#| export
 #| grows update
-def update(run: Training) -> tuple[float, dict, list]:
-    """Take a batch, and update the weights by it if it is judged fit: its loss, what was judged, its micro-batches.
+def update(run: Training) -> tuple[dict, list]:
+    """Take a batch, and update the weights unless there is a reason not to: entries for the step's line, the micro-batches.
 
     Of several ranks each takes a part of the micro-batches, and all judge the same mean loss and norm.
     """
-    c, lr = run.config, learning_rate(run.config, run.updates)
+    config, parameters = run.config, list(run.model.parameters())
+    line = {"lr": learning_rate(config, run.updates)}
     for group in run.optimizer.param_groups:
-        group["lr"] = lr
-    if c.data.overfit:
+        group["lr"] = line["lr"]
+    if config.data.overfit:
         run.stream.position = 0  # the first batch, again
-    mine = c.micro_batches // run.stream.world_size
-    said, batches = {"lr": lr}, [run.stream.next_batch() for _ in range(mine)]
-    seed_step(c.run.seed, run.step, run.stream)
-
-    def accept(loss, norm) -> bool:  # not asked where fp16's scaler has found an overflow
-        said.update(judged(run, loss.item(), norm.item()))
-        return "skipped" not in said
-
-    how = c.train.dtype, c.optim.clip, run.scaler, accept
-    loss = train_step(run.stepper, run.optimizer, batches, *how, mean=run.ranks.mean)
-    if "norm" not in said:
-        said |= {"norm": math.inf, "skipped": "overflow" if loss.isfinite() else "not finite"}
+    batches = [run.stream.next_batch() for _ in range(config.micro_batches // run.stream.world_size)]
+    seed_step(config.run.seed, run.step, run.stream)
+    # the gradient of all micro-batches, and its length
+    run.optimizer.zero_grad()
+    loss = accumulate_gradients(run.stepper, batches, config.train.dtype, run.scaler, run.ranks.mean)
+    if run.scaler is not None:
+        run.scaler.unscale(parameters)
+    gradients = gradients_of(parameters)
+    norm = global_norm(gradients)
+    line = {"loss": loss.item()} | line | {"norm": norm.item()}
+    # a reason against this update?
+    reason = None
+    if run.scaler is not None:
+        run.scaler.update(math.isfinite(line["norm"]))
+        if math.isfinite(line["loss"]) and not math.isfinite(line["norm"]):
+            reason = "overflow"
+    reason = reason or judge(run, line)
+    if reason:
+        line["skipped"] = reason
+    else:
+        if config.optim.clip is not None:
+            scale_to(gradients, config.optim.clip, norm)
+        run.optimizer.step()
     synchronize(run.device)
-    return loss.item(), said, batches
+    return line, batches
 
 
 # %%
@@ -390,50 +410,76 @@ grown("update", "20a")
 
 # %% [markdown]
 r"""
-The parts are assembled as before, with three differences. Data are made by rank 0 first. What a step calls is the model in DDP. And the stream is told about the ranks.
+The parts are put together as before, with three differences. Rank 0 makes the data first. What a step calls is the model in DDP. And the stream is told about the ranks. `place_model` puts the model where it is trained. It returns three things: the model, what a step calls, and the ranks that read different rows. With copies these are all ranks. (Chapter 21d has a lab that cuts a model over the ranks, and takes the place of this function.)
 """
 
 
 # %%
-#| export labs.long_run.assemble
-from nanogpt.distributed import Ranks, replicate
+#| export
+#| grows build_run
+def place_model(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, torch.nn.Module, Ranks]:
+    """The run's model on its device, what a step calls, and the ranks that read different rows."""
+    model = hook(config, "build_model", build_model)(config, manifest).to(ranks.device)
+    stepper = replicate(model, ranks)
+    return model, torch.compile(stepper) if config.train.compile else stepper, ranks
 
 
-# %%
-#| export labs.long_run.assemble
-#| grows assemble
-def assemble(config: Config, ranks: Ranks | None = None) -> Training:
-    """All that a run needs, before its first step. ranks: those that share each batch; else there is one."""
+def build_run(config: Config, ranks: Ranks | None = None) -> Training:
+    """All that a run needs, before its first step. ValueError where the device or the data cannot do it.
+
+    ranks: those that share each batch; else there is one.
+    """
     ranks = ranks or Ranks(device=pick_device(config.run.device))
     if reason := why_not(config.train.dtype, ranks.device):
         raise ValueError(f"train.dtype: {reason}")
+    # the data, and the tokenizer that made them
     manifest = first_alone(ranks, ensure_data, config.data)
-    model = first_model(config, manifest).to(ranks.device).train()
-    stepper, stream = replicate(model, ranks), stream_of(config, ranks)
-    run = begun(config, manifest, model, stepper, optimizer_of(config, model), stream)
-    run.ranks = ranks
+    tokenizer = find_tokenizer(config.data, manifest)
+    if tokenizer is None and config.eval.sample_every:
+        remedy = "name it in data.tokenizer, or set eval.sample_every=0"
+        raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
+    held = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
+    # the model on its device, what a step calls, and who reads different rows
+    place = hook(config, "place_model", place_model)
+    model, stepper, readers = place(config, manifest, ranks)
+    optimizer = hook(config, "build_optimizer", build_optimizer)(config, model)
+    stream = hook(config, "open_stream", open_stream)(config, readers)
+    scaler = LossScaler() if config.train.dtype == "fp16" else None
+    parts = model.train(), stepper, optimizer, stream, scaler
+    run = Training(config, ranks.device, tokenizer, (held, manifest["eot"]), *parts, ranks=ranks)
+    for lab in load_labs(config):
+        if hasattr(lab, "attach"):
+            lab.attach(run)
+    seed_everything(config.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
     return run
 
 
 # %%
-#| export labs.long_run.assemble
+grown("build_run", "20a")
+
+# %% [markdown]
+r"""
+When a run goes on, all ranks read the same checkpoint. Only rank 0 cleans up what a kill has left. And before the first step the ranks compare their hashes:
+"""
+
+
+# %%
+#| export
 #| grows resume
-def resume(config: Config, ranks: Ranks | None = None) -> Training:
-    """The run as its newest whole checkpoint has it, or at its beginning; on all ranks alike."""
-    folder, ranks = Path(config.run.dir), ranks or Ranks(device=pick_device(config.run.device))
-    found = latest(folder)
+def resume(run: Training) -> Training:
+    """Take the run to where its newest whole checkpoint is; without one it stays at its beginning. Returns the run."""
+    found = latest(run.folder)
     if found:
         state = load_state(found)
-        compare(config, state["config"])
-    run = assemble(config, ranks)
-    refuse_other_runs(ranks, config, run.stream, str(found))
+        refuse_changes(run.config, state["config"])
+    refuse_other_runs(run.ranks, run.config, run.stream, str(found))
     if found:
-        take_weights(run, found)
+        hook(run.config, "load_weights", load_weights)(run, found)
         run.load_state_dict(state)
         run.kept = found
         print(f"going on after step {run.step}, from {found}")
-    if ranks.rank == 0:
-        run.record = clean(folder, run.step) or run.record
+    if run.ranks.rank == 0:
+        run.record = clean_up(run.folder, run.step) or run.record
     return run
 
 
@@ -450,7 +496,7 @@ the ranks' means is not the mean over all tokens, because the parts are not equa
 
 
 # %%
-#| export
+#| export distributed
 #| blank my_documents: deal where the documents start, with np.array_split; a part ends where the next one begins
 def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
     """A rank's part of a shard: whole documents, and the token behind the last, which is to be predicted too."""
@@ -459,18 +505,25 @@ def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
     return tokens[bounds[ranks.rank] : bounds[ranks.rank + 1] + 1]
 
 
-def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
-    """evaluate(model, held, eot, **how), chapter 18's mean loss, with the documents dealt to all ranks."""
-    if ranks.size == 1:
-        return evaluate(model, held, eot, **how)
-    mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
-    count = sum(len(part) - 1 for part in mine)
-    reports = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))
-    return sum(count * loss for count, loss in reports) / sum(count for count, _ in reports)
+# %%
+#| export
+#| grows held_loss
+def held_loss(run: Training) -> float:
+    """The mean loss on the held-out tokens, in nats per token. Several ranks take a part of the documents each."""
+    shards, eot = run.held
+    if run.ranks.size > 1:
+        parts = [my_documents(tokens, eot, run.ranks) for tokens in shards]
+        shards = [part for part in parts if len(part) > 1]
+    count = sum(len(tokens) - 1 for tokens in shards)
+    mean = evaluate(run.model, shards, eot, precision=run.config.train.dtype) if count else 0.0
+    if run.ranks.size == 1:
+        return mean
+    reports = gathered(run.ranks, (count, mean))
+    return sum(n * loss for n, loss in reports) / sum(n for n, _ in reports)
 
 
 # %%
-held, eot = held_out(DATA, 3000), manifest["eot"]
+held, eot = hold_out(DATA, 3000), manifest["eot"]
 shape = GPTConfig(block_size=64, vocab_size=manifest["vocab_size"], n_layer=1, n_head=4, n_embd=64)
 model = GPT(shape, torch.Generator().manual_seed(0))
 parts = [my_documents(held[0], eot, Ranks(rank, rank, 3)) for rank in range(3)]
@@ -483,85 +536,54 @@ print(*counts, f"tokens on three ranks: {together:.3f} nats a token together, an
 
 # %% [markdown]
 r"""
-In the trainer, `validate` calls `held_loss`, and all ranks take part in it. The other looks, samples and later HellaSwag, are made by rank 0 alone. They call the plain model and not the replica: a collective that only rank 0 calls would wait for the others for ever.
+In the trainer, `validate` calls `held_loss`, and all ranks take part in it. A sample is written by rank 0 alone. It calls the plain model and not the replica: a collective that only rank 0 calls would wait for the others for ever. So all ranks call `whole_model` first, and rank 0 gets a model that it can use alone. With copies this is the run's own model. (A lab that cuts the model gathers it here.)
 """
 
 
 # %%
-#| export labs.long_run.looks
-#| grows validate
-#| grows look
-from functools import partial
+#| export
+#| grows write_sample
+def whole_model(run: Training) -> GPT | None:
+    """On rank 0 the model as one process has it, None elsewhere. All ranks call it."""
+    return run.model if run.ranks.rank == 0 else None
 
 
-def validate(run: Training, model: GPT) -> dict:
-    """The validation loss, and the floor where the data have one. Notes which step was the best. All ranks call it."""
-    loss, more = measured_loss(run, model, partial(held_loss, run.ranks, evaluate))
-    if loss < run.best.get("val_loss", math.inf):
-        run.best = {"step": run.step, "val_loss": loss}
-    return {"val_loss": loss} | more  # for `plot`
-
-
-def look(run: Training, looks: list[Callable]) -> dict:
-    """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
-    before, found = random_states(run.device), {}
-    for each in looks:
-        if run.ranks.rank == 0 or each is validate:
-            found |= each(run, run.model)
-    set_random_states(before, run.device)
-    return found
+def write_sample(run: Training) -> dict:
+    """Print a sample and write it to a file. It adds nothing to the step's line. All ranks call it."""
+    prompt, model = run.config.eval.prompt, hook(run.config, "whole_model", whole_model)(run)
+    if model is not None:
+        text = prompt + complete(model, run.tokenizer, prompt, 200)
+        say(f"--- step {run.step}: {text}")
+        with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
+            file.write(text.encode())
+    return {}
 
 
 # %%
-grown("look", "20a")
+grown("write_sample", "20a")
 
 # %% [markdown]
 r"""
 ## Only rank 0 writes
 
-What is left are the places where the trainer writes. A checkpoint and the removal of old ones belong to rank 0. A batch that was left out belongs to all, because each rank has only its own rows of it; so each writes its part under its own name. And a rank's share of the peak is what
-`pace` must compare with: the step's work is divided by the number of ranks.
+What is left are the places where the trainer writes. A checkpoint and the removal of old ones belong to rank 0. All ranks ask `snapshot` what goes into a checkpoint, since a lab may have to gather the model for it; then rank 0 writes.
 """
 
 
 # %%
-#| export labs.long_run.trainer
-#| grows keep_batch
-def keep_batch(run: Training, batches: list) -> None:
-    """Write the ids of a step that was left out, to be looked at: rows of T tokens, each rank its own."""
-    ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
-    rank = f".rank{run.ranks.rank}" if run.ranks.rank else ""
-    write_shard(run.folder / f"skipped/step_{run.step:06d}{rank}.bin", ids)
-
-
-# %%
-#| export labs.long_run.log
-#| grows pace
-def pace(run: Training, seconds: float) -> dict:
-    """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
-    tokens, T = run.config.train.batch_tokens, run.config.model.block_size
-    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
-    if peak := peak_flops(run.device, run.config.train.dtype):
-        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
-    return said
-
-
-# %%
-#| export labs.long_run.trainer
-#| grows keep_run
+#| export
+#| grows save_checkpoint
 #| grows tidy
-from nanogpt.lora import weights_writer
-
-
-def keep_run(run: Training, metrics) -> None:
+def save_checkpoint(run: Training, metrics) -> None:
     """Write a checkpoint of this step, if there is none yet, and flush the lines before it. Rank 0 writes."""
     folder = run.folder / f"step_{run.step:06d}"
-    if run.kept != folder:
-        if run.ranks.rank == 0:
-            os.fsync(metrics.fileno())
-            write = weights_writer(run.config)
-            save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer, write)
-        run.kept = folder
+    if run.kept == folder:
+        return
+    model, state, write = hook(run.config, "snapshot", snapshot)(run)
+    if run.ranks.rank == 0:
+        os.fsync(metrics.fileno())
+        save(run.folder, run.step, model, state, run.tokenizer, write)
+    run.kept = folder
 
 
 def tidy(run: Training) -> None:
@@ -571,41 +593,109 @@ def tidy(run: Training) -> None:
 
 
 # %%
-grown("keep_run", "20a")
+grown("save_checkpoint", "20a")
+
+# %% [markdown]
+r"""
+The log belongs to rank 0 as well. The others write into `os.devnull`, which keeps nothing, and have no writers for a line. A batch that was left out belongs to all, because each rank has only its own rows of it; so each writes its part under its own name. And a rank's share of the peak is what
+`pace` must compare with: the step's work is divided by the number of ranks.
+"""
+
+
+# %%
+#| export
+#| grows open_log
+#| grows begin
+#| grows keep_batch
+#| grows pace
+def open_log(run: Training):
+    """metrics.jsonl, unbuffered: what is written survives the process. Ranks above 0 write nowhere."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    return open(os.devnull if run.ranks.rank else run.folder / "metrics.jsonl", "ab", 0)
+
+
+def begin(run: Training, metrics, command: str) -> list[Callable]:
+    """Print and write down what is about to run; return the functions that take each step's line. Rank 0 does."""
+    if run.ranks.rank:
+        return []
+    note_start(run, command)
+    keep_config(run)
+    introduce(run)
+    say_rate(run)
+    return open_writers(run, metrics)
+
+
+def keep_batch(run: Training, batches: list) -> None:
+    """Write the ids of a step that was left out to a file, as rows of T tokens; each rank its own."""
+    ids = torch.cat([x.flatten() for x, _ in batches]).cpu().numpy()
+    rank = f".rank{run.ranks.rank}" if run.ranks.rank else ""
+    write_shard(run.folder / f"skipped/step_{run.step:06d}{rank}.bin", ids)
+
+
+def pace(run: Training, seconds: float) -> dict:
+    """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
+    tokens, T = run.config.train.batch_tokens, run.config.model.block_size
+    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    if peak := peak_flops(run.device, run.config.train.dtype):
+        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
+    return said
+
 
 # %% [markdown]
 r"""
 ## Stopping together
 
 A scheduler may send its signal to one rank or to all. If rank 1 stops after step 7 and the others begin step 8, they wait for it in the next all-reduce until their patience ends. So after each step the ranks ask each other: has anybody a reason to stop? `first_reason` of chapter 20 does it with one number in most
-steps. Then all stop after the same step, with one checkpoint.
-
-This is the last function that grows. `fit` opens the run with `one_run`, lets rank 0 write the log, and asks all ranks for a reason.
+steps. Then all stop after the same step, with one checkpoint. The function that `asked_to_stop` makes is the right place: the loop calls it after each step.
 """
 
 
 # %%
-#| export labs.long_run.trainer
-from nanogpt.distributed import first_reason
+#| export
+#| grows asked_to_stop
+@contextmanager
+def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
+    """A function that says why the run should end after this step, if it should: a signal, the file `stop`, a lab's reason.
+
+    All ranks call it after each step, and get the first rank's reason that has one.
+    """
+    signals = []
+
+    def note(number, frame):
+        if signals:
+            raise KeyboardInterrupt(f"{name_last_good(run)}, and the same command goes on from it")
+        signals.append(signal.Signals(number).name)
+
+    def reason() -> str | None:
+        limits = [take_stop_file(run), *(each() for each in run.reasons)]
+        return first_reason(run.ranks, next(filter(None, [*signals, *limits]), None))
+
+    with ExitStack() as at_the_end:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            at_the_end.callback(signal.signal, number, signal.signal(number, note))
+        yield reason
 
 
 # %%
-#| export labs.long_run.trainer
-#| grows fit
-def fit(config: Config, command: str = "the same call") -> Training:
+grown("asked_to_stop", "20a")
+
+# %% [markdown]
+r"""
+The loop in `fit` stays as it is. The last function that grows is the one that calls it: `train_config` joins the run's ranks, in the place of the lock that it took before.
+"""
+
+
+# %%
+#| export
+#| grows train_config
+def train_config(config: Config, command: str = "the same call") -> Training:
     """Start the run in config.run.dir, or go on with it, to its last step or until a rank is asked to stop."""
-    with one_run(config) as ranks:
-        run, first = resume(config, ranks), ranks.rank == 0
-        path = run.folder / "metrics.jsonl" if first else os.devnull
-        with open(path, "ab", 0) as metrics, asked_to_stop(run) as why, naming_last_good(run):
-            write = begin(run, metrics, command) if first else []
-            make_steps(run, metrics, lambda: first_reason(ranks, why()), write)
-        say_end(run, command)
-    return run
+    with join_run(config) as ranks:
+        return fit(build_run(config, ranks), command)
 
 
 # %%
-grown("fit", "20a")
+grown("train_config", "20a")
 
 # %% [markdown]
 r"""
@@ -692,20 +782,14 @@ A run that its file `stop` or `run.minutes` has ended gives exit code 1, so that
 
 
 # %%
-#| export labs.long_run.stopping
-import os
-import signal
-
-
-# %%
-#| export labs.long_run.stopping
+#| export
 #| grows exit_code
-def exit_code(training: Training) -> int:
+def exit_code(run: Training) -> int:
     """For the shell: 0 for a finished run, 128 plus a signal's number, 1 for another stop; that is 0 under torchrun."""
-    if training.step >= training.config.train.max_steps:
+    if run.step >= run.config.train.max_steps:
         return 0
-    if training.stopped in ("SIGINT", "SIGTERM"):
-        return 128 + signal.Signals[training.stopped]
+    if run.stopped in ("SIGINT", "SIGTERM"):
+        return 128 + signal.Signals[run.stopped]
     return 0 if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 

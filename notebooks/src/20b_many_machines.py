@@ -20,7 +20,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,10 +32,7 @@ import torch.distributed as dist
 from course.figures import ddp as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.config import Config
-from nanogpt.distributed import Ranks, process_group, torchrun_ranks
-from nanogpt.files import alone_in
-from nanogpt.labs.long_run.together import check_run, patience
+from nanogpt.distributed import Ranks, patience
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.roofline import PEAKS
 from nanogpt.stories import ensure_corpus
@@ -191,7 +188,7 @@ A store that is a dictionary in this process shows what rank 0 of two would prin
 
 # %%
 with redirect_stderr(sys.stdout):
-    say_where_all_are(Ranks(0, 0, 2), dist.HashStore(), "train_step (train.py:20)", seconds=0.1)
+    say_where_all_are(Ranks(0, 0, 2), dist.HashStore(), "accumulate_gradients (training.py:40)", seconds=0.1)
 
 # %% [markdown]
 r"""
@@ -247,7 +244,7 @@ with watched(Ranks(), seconds=1.0):
 
 # %% [markdown]
 r"""
-In a run the watch goes around everything that the ranks do together. That is one line in chapter 20a's `one_run`, `stack.enter_context(watched(ranks, patience() / 2))`. The appendix shows it.
+In a run the watch goes around everything that the ranks do together. That is one line in chapter 20a's `join_run`, `stack.enter_context(lab.watched(ranks, patience() / 2))`. The appendix shows it.
 
 To try it on two ranks, a drill trains chapter 20's model in DDP, and calls a check after every third step. The first check is meant to hang: the last rank goes to sleep, as if its disk did not answer.
 """
@@ -266,7 +263,9 @@ def train(ranks: Ranks, data: str, check, steps: int = 6, every: int = 3) -> Non
     model, optimizer, stream = fresh(ranks, data)
     replica = replicate(model, ranks)
     for step in range(1, steps + 1):
-        train_step(replica, optimizer, [stream.next_batch()], mean=ranks.mean)
+        optimizer.zero_grad()
+        accumulate_gradients(replica, [stream.next_batch()], mean=ranks.mean)
+        optimizer.step()
         if step % every == 0:
             check(ranks, step, model)
 
@@ -286,10 +285,10 @@ said = torchrun("20b", 2, "flight", "hangs", *words, fails=True)
 
 # %%
 places = dict(re.findall(r"watch: rank (\d) is in (.*)", said))
-assert "hangs" in places["1"] and "train_step" in places["0"], f"the watch has said {places}"
+assert "hangs" in places["1"] and "accumulate_gradients" in places["0"], f"the watch has said {places}"
 print("rank 0:", re.sub(r" \(.*?\)", "", places["0"]))
 print("rank 1:", re.sub(r" \(.*?\)", "", places["1"]))
-answer("20b.2", "mean, called by train_step")
+answer("20b.2", "mean, called by accumulate_gradients")
 
 # %% [markdown]
 r"""
@@ -672,21 +671,37 @@ this is about processes: n ranks are one process with the whole batch.
 # %% [markdown]
 r"""
 ## Appendix: the watch in a run
+
+The watch is a lab. The trainer imports it by its name when a run begins. (The first cell has what `join_run` uses besides.)
 """
+
+# %%
+from contextlib import ExitStack, contextmanager, redirect_stdout
+
+from nanogpt.config import Config
+from nanogpt.distributed import process_group, torchrun_ranks
+from nanogpt.files import alone_in
+from nanogpt.trainer import refuse_ranks
 
 
 # %%
-#| export labs.long_run.together
-#| grows one_run
+#| export trainer
+from importlib import import_module
+
+
+# %%
+#| export trainer
+#| grows join_run
 @contextmanager
-def one_run(config: Config) -> Iterator[Ranks]:
+def join_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
     ranks = torchrun_ranks(config.run.device)
-    check_run(config, ranks)
+    refuse_ranks(config, ranks)
+    lab = import_module("nanogpt.labs.parallel.watch")
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # else PyTorch 2.9 records nothing for the watch
     with ExitStack() as stack:
         stack.enter_context(process_group(ranks, patience()))
-        stack.enter_context(watched(ranks, patience() / 2))
+        stack.enter_context(lab.watched(ranks, patience() / 2))
         if ranks.rank == 0:
             stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
         else:
@@ -696,7 +711,7 @@ def one_run(config: Config) -> Iterator[Ranks]:
 
 
 # %%
-grown("one_run", "20b")
+grown("join_run", "20b")
 
 # %% [markdown]
 r"""
@@ -717,7 +732,7 @@ import nanogpt
 from nanogpt.distributed import Ranks, process_group, replicate, torchrun_ranks
 from nanogpt.files import save_json
 from nanogpt.labs.drills.ddp import fresh, weights_apart
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients
 
 
 # %%
@@ -763,7 +778,7 @@ import torch.distributed as dist
 from nanogpt.distributed import Ranks, replicate
 from nanogpt.labs.drills.ddp import fresh
 from nanogpt.roofline import synchronize
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients
 
 
 # %%
@@ -779,7 +794,9 @@ def steps(ranks: Ranks, data: str, repeats: int = 30) -> dict:
         batch, mean = [stream.next_batch()], ranks.mean if way == "together" else None
         dist.barrier()
         began = time.perf_counter()
-        train_step(model, optimizer, batch, mean=mean)
+        optimizer.zero_grad()
+        accumulate_gradients(model, batch, mean=mean)
+        optimizer.step()
         synchronize(ranks.device)
         dist.barrier()  # a step ends when the slower rank is done
         found[way].append(time.perf_counter() - began)

@@ -606,7 +606,7 @@ Read the columns one after the other.
 - **Copies.** Under *autocast* each rank keeps a bf16 copy of nearly every matrix from forward to backward: two bytes a parameter, *not divided by the ranks*. On 64 ranks these copies are eight times as large as the rank's share of all sixteen bytes. FSDP2 frees
   what it has gathered, but it knows nothing of the copies that autocast makes of it. With FSDP2's own policy the weights arrive in bf16 and are freed as such, and gathering moves half the bytes.
 
-So a run that trains in bf16 tells `shard` its precision. `shard` then turns autocast off for the model, so `train_step` may ask for it as ever. The trainer does this for you (chapter 21d).
+So a run that trains in bf16 tells `shard` its precision. `shard` then turns autocast off for the model, so `accumulate_gradients` may ask for it as ever. The trainer does this for you (chapter 21d).
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -694,7 +694,7 @@ grown("global_norm")
 
 # %% [markdown]
 r"""
-It takes the place of chapter 15's `global_norm`, and `train_step` uses it without a change: it clips and logs the same for a plain model, for DDP and for shards. fp16 asks this norm whether it is finite, so all ranks skip
+It takes the place of chapter 15's `global_norm`, and nobody who calls it has to change: the trainer clips and logs the same for a plain model, for DDP and for shards. fp16 asks this norm whether it is finite, so all ranks skip
 together. (Shortening a gradient in parts, and dividing it by the scale of fp16, are in the appendix.)
 
 ## Into files
@@ -785,7 +785,7 @@ The second loss is the one to look at. Had the moments been lost, the first loss
 | not the activations of all blocks | FSDP2 with `recompute_blocks`, or fewer rows a rank and more micro-batches |
 | not even the activations of one block | tensor parallelism (chapter 21b) |
 
-With several micro-batches a step, FSDP2 gathers and reduces in each of them. It saves memory this way, so `train_step` leaves it on.
+With several micro-batches a step, FSDP2 gathers and reduces in each of them. It saves memory this way, so `accumulate_gradients` leaves it on.
 """
 
 # %% [markdown]
@@ -879,7 +879,7 @@ from nanogpt.optim import make_optimizer
 from nanogpt.precision import autocast
 from nanogpt.pretrained import to_hf
 from nanogpt.roofline import peak_memory
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients
 
 
 # %%
@@ -950,14 +950,13 @@ def measured(way: str, ranks: Ranks, data: str) -> dict:
     model, optimizer, stream = prepared(way, ranks, data)
     precision, found, losses = "bf16" if way == "autocast" else "float32", {}, []
 
-    def look(loss, norm) -> bool:
-        squares = [p.grad.norm().item() ** 2 for p in model.parameters()]
-        found.update(held(model, optimizer), norm=norm.item(), read=sum(squares) ** 0.5)
-        return True
-
     def step() -> None:
-        batches, how = [stream.next_batch()], {"accept": look, "mean": ranks.mean}
-        losses.append(train_step(model, optimizer, batches, precision, **how).item())
+        optimizer.zero_grad()
+        losses.append(accumulate_gradients(model, [stream.next_batch()], precision, mean=ranks.mean).item())
+        norm = global_norm(gradients_of(model.parameters())).item()
+        squares = [p.grad.norm().item() ** 2 for p in model.parameters()]
+        found.update(held(model, optimizer), norm=norm, read=sum(squares) ** 0.5)
+        optimizer.step()
 
     step()
     step()
@@ -998,7 +997,9 @@ def around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2
             plain = unsharded(model)
             if ranks.rank == 0:
                 to_hf(plain, folder / "huggingface")
-        losses.append(train_step(model, optimizer, [stream.next_batch()], mean=ranks.mean).item())
+        optimizer.zero_grad()
+        losses.append(accumulate_gradients(model, [stream.next_batch()], mean=ranks.mean).item())
+        optimizer.step()
     return {"losses": losses}
 
 
@@ -1008,13 +1009,17 @@ DRILLS = {"stages": stages, "parts": around_a_checkpoint}
 r"""
 ## Appendix: a run's checkpoint in parts
 
-A run needs more than weights and moments: its place in the data, its random states, and hashes. Chapter 21d lets the trainer save in parts: its checkpoint is chapter 17b's, whose `save` takes a function that writes the weights. Two functions have to know that the weights may be in parts. The first one looks:
+A run needs more than weights and moments: its place in the data, its random states, and hashes. Chapter 21d lets the trainer save in parts: its checkpoint is chapter 17b's, whose `save` takes a function that writes the weights. Some functions have to know that the weights may be in parts. The first one looks:
 """
 
 
 # %%
-from nanogpt.checkpoint import latest
+from collections import Counter
+
+from nanogpt.checkpoint import latest, set_random_states
 from nanogpt.metrics import read_metrics
+from nanogpt.trainer import COUNTED, Training
+from nanogpt.weights import load_model
 
 
 # %%
@@ -1029,22 +1034,23 @@ print("the drill's folder is in parts:", is_in_parts(SAVED / "parts"))
 
 # %% [markdown]
 r"""
-`chosen` of chapter 17d finds the checkpoint that `sample` and `eval` are to read. It refuses one in parts, which is no model yet:
+`pick_checkpoint` of chapter 17d finds the checkpoint that `sample` and `eval` are to read. It refuses one in parts, which is no model yet:
 """
 
 
 # %%
 #| export checkpoint
-#| grows chosen
-def chosen(place: str | Path) -> Path:
+#| grows pick_checkpoint
+def pick_checkpoint(place: str | Path) -> Path:
     """The checkpoint of a run's folder: runs/x is its newest complete one, runs/x/best that of its lowest validation loss.
 
     A path that is no run's folder is returned unchanged. ValueError for a checkpoint in parts.
     """
     folder = Path(place)
     home = folder.parent if folder.name == "best" else folder
-    found = latest(home) or folder
-    if found != folder and folder != home:
+    newest = latest(home)
+    found = newest or folder
+    if newest and folder != home:
         seen = [line for line in read_metrics(home) if line.get("val_loss") is not None]
         if not seen:
             raise ValueError(
@@ -1057,6 +1063,46 @@ def chosen(place: str | Path) -> Path:
         raise ValueError(f"{found} is in parts; make a model of it with {how}")
     return found
 
+
+# %% [markdown]
+r"""
+The trainer goes on from such a checkpoint. `load_parts` brings the weights and also the optimizer's moments, so the rest of the state has no moments. A model whose layers are cut (chapter 21b) cannot read parts.
+"""
+
+
+# %%
+#| export trainer
+#| grows load_weights
+def load_weights(run: Training, folder: Path) -> None:
+    """Give the run's model the weights of a checkpoint; of one in parts its optimizer the moments as well."""
+    if not is_in_parts(folder):
+        run.model.load_state_dict(load_model(folder).state_dict())
+        return
+    if (tp := run.config.parallel.tp) > 1:
+        raise ValueError(f"{folder} is in parts, which parallel.tp={tp} cannot read; set 1")
+    from nanogpt.fsdp import load_parts  # here: its imports take a second
+
+    load_parts(folder, run.model, run.optimizer)
+
+
+# %%
+#| export trainer
+#| grows Training.load_state_dict
+class Training(Training):
+    def load_state_dict(self, state: dict) -> None:
+        if state["optimizer"] is not None:  # else its moments came with the parts of the weights
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.stream.load_state_dict(state["data"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
+        for name in COUNTED:
+            setattr(self, name, state[name])
+        self.skipped, self.seconds = Counter(state["skipped"]), Counter(state["seconds"])
+        set_random_states(state["random"], self.device)
+
+
+# %%
+grown("load_weights", "21")
 
 # %% tags=["nbval-ignore-output"]
 predictions("21")
