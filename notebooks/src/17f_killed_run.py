@@ -31,7 +31,7 @@ import torch
 
 from course import kills
 from course.figures import long_run as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, as_module, checkpoint, predict, predictions, show
 from nanogpt.checkpoint import checkpoints
 from nanogpt.config import Config, load_config
 from nanogpt.stories import ensure_corpus
@@ -457,6 +457,7 @@ def attach(run) -> None:
 
 
 # %%
+as_module("labs.long_run.tensorboard")
 print(numbers({"step": 3, "loss": 1.5, "norm": None, "skipped": "spike"}))
 
 
