@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from course.figures import hellaswag as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, as_module, checkpoint, predict, predictions, show
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device
 from nanogpt.model import GPTConfig
@@ -529,37 +529,51 @@ each reading into a file beside the shards, and prints how many there were. All 
 
 ## During a run
 
-The trainer of chapter 17e evaluates its model after every so many steps. Its table `LOOKS` has a row for each kind of evaluation: a key of the configuration's section `eval`, and a function. We add a row for HellaSwag. Then `eval.hellaswag_every=1000` asks the questions after every thousandth step. To try the
-function without a run, we give it an object that has only the tokenizer and the configuration.
+The trainer of chapter 17e looks at its model after every so many steps: each look is a number of steps and a function that gets the run. A lab adds its own look in `attach`. The key
+`eval.hellaswag_every=1000` asks for this lab, and then the questions are asked after every thousandth step. They need a tokenizer, so a run without one is refused before its first step.
+
+`hook` of chapter 17c is there for part IV, where a model may be laid out over several processes. Then no process has all of it, and the lab of that layout has a function `whole_model` that gathers it.
 """
 
 # %%
-from types import SimpleNamespace
-
-from nanogpt.config import load_config
-from nanogpt.labs.long_run.looks import validate, write_sample
-from nanogpt.labs.long_run.training import Training
+#| export
+from nanogpt.config import hook
 
 
-# %%
-#| export labs.long_run.looks
-#| grows LOOKS
-def score_hellaswag(training: Training, model: GPT) -> dict:
-    """The accuracies on HellaSwag."""
-    precision = training.config.train.dtype
-    scores = accuracy(model, load_items(), training.tokenizer, precision=precision)
+def score_hellaswag(run) -> dict:
+    """The accuracies on HellaSwag, for the step's line."""
+    model = hook(run.config, "whole_model", lambda run: run.model)(run)
+    if model is None:  # another process has gathered it
+        return {}
+    scores = accuracy(model, load_items(), run.tokenizer, precision=run.config.train.dtype)
     return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
 
 
-LOOKS = {  # a key of `eval`, and what is done so often
-    "every": validate,
-    "sample_every": write_sample,
-    "hellaswag_every": score_hellaswag,
-}
+def attach(run) -> None:
+    """Let a run answer HellaSwag's questions every eval.hellaswag_every steps. ValueError if it has no tokenizer."""
+    if run.tokenizer is None:
+        remedy = "name it in data.tokenizer, or set eval.hellaswag_every=0"
+        raise ValueError(f"HellaSwag needs the tokenizer that made {run.config.data.dir}; {remedy}")
+    run.looks.append((run.config.eval.hellaswag_every, score_hellaswag))
 
+
+# %% [markdown]
+r"""
+We build a run that asks for the lab, without training it, and take its look by hand. Its model is new, so it guesses.
+"""
+
+# %%
+from nanogpt.config import load_config
+from nanogpt.trainer import build_run
+
+as_module("labs.evals.hellaswag")
+asking = load_config("tiny", [f"data.dir={built}/stories", "eval.hellaswag_every=1000"])
+run = build_run(asking)
+every, latest_look = run.looks[-1]
+print(f"{latest_look.__name__} after every {every} steps")
 
 # %% tags=["nbval-ignore-output"]
-print(score_hellaswag(SimpleNamespace(tokenizer=tokenizer, config=load_config("tiny")), best))
+print(latest_look(run))
 
 # %% [markdown]
 r"""
@@ -579,7 +593,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.checkpoint import chosen
+from nanogpt.checkpoint import pick_checkpoint
 from nanogpt.config import load_config
 from nanogpt.device import pick_device
 from nanogpt.evaluate import answer_accuracy, token_losses
@@ -595,7 +609,7 @@ from nanogpt.stories import stories
 #| export labs.evals.command
 def data_of(args: Namespace) -> str:
     """The folder of shards: the one that --data names, else the run's own, else the stories."""
-    kept = chosen(args.checkpoint).parent / "config.yaml"
+    kept = pick_checkpoint(args.checkpoint).parent / "config.yaml"
     if args.data is None and kept.is_file():
         return load_config(kept).data.dir
     return args.data or "data/built/stories"

@@ -734,25 +734,6 @@ except ValueError as error:
 
 # %% [markdown]
 r"""
-A run of chapter 17c may train adapters as well: `lora.rank` in its configuration says so. Then its checkpoints should keep the adapters alone, since the base is in `init_from` already. `weights_writer` chooses between the two functions.
-"""
-
-
-# %%
-#| export
-from collections.abc import Callable
-from functools import partial
-
-from nanogpt.weights import save_model
-
-
-def weights_writer(config) -> Callable:
-    """What writes the weights of a checkpoint: of a run with adapters these alone, and where their base is."""
-    return partial(save_adapter, base_model=config.init_from) if config.lora.rank else save_model
-
-
-# %% [markdown]
-r"""
 ## Appendix: an adapter's folder is a checkpoint
 
 So far only this notebook can use our adapter. `python -m nanogpt sample` and `eval` load their model with chapter 08's `load`. It has to
@@ -765,7 +746,7 @@ from nanogpt.sampling import complete
 
 # %%
 #| export sampling
-from nanogpt.checkpoint import chosen
+from nanogpt.checkpoint import pick_checkpoint
 from nanogpt.pretrained import load_pretrained, read_json
 from nanogpt.tokenizer import BPETokenizer
 
@@ -791,7 +772,7 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
 
     tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
     """
-    folder = chosen(checkpoint)
+    folder = pick_checkpoint(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     config, beside = folder / "config.json", folder / "tokenizer.json"

@@ -6,13 +6,13 @@ Chapters 19 and 19b fine-tuned a small model in a notebook, within seconds. A mo
 file and a command, that validates itself, writes checkpoints, survives `kill -9`, and goes on. But that trainer knows one way to train. It trains all weights, it reads one folder, and every token counts. Fine-tuning changed
 each of these three things:
 
-| what fine-tuning changed | chapter | the trainer's new key | the function that decides it |
+| what fine-tuning changed | chapter | the key | what its lab changes in a run |
 |---|---|---|---|
-| small matrices are trained in place of all weights | 19 | `lora.rank` | `first_model` makes the model |
-| some of the rows are of old text | 19 | `data.mix` | `batches_of` opens the data |
-| only the answers count in the loss | 19b | `data.answers_after` | `begun` puts the run together |
+| small matrices are trained in place of all weights | 19 | `lora.rank` | the model, and the weights in a checkpoint |
+| some of the rows are of old text | 19 | `data.mix` | the stream |
+| only the answers count in the loss | 19b | `data.answers_after` | the targets, and the validation loss |
 
-This sitting adds the three keys, one after the other. The loop, the step and the log stay as they are. How do we know that a key does what a chapter's own loop did? We write that loop once more beside the trainer's run, and compare the losses of the two, step by step.
+A lab is a module that the trainer imports if a key asks for it (chapter 17c). It has functions with the names of the trainer's own, and `hook` then calls these in their place. So this sitting writes three small modules, one for each key. The trainer itself does not change by a single line. How do we know that a key does what a chapter's own loop did? We write that loop once more beside the trainer's run, and compare the losses of the two, step by step.
 
 (You may skip this sitting. Later ones use the keys, but do not explain anything with them.)
 """
@@ -20,33 +20,34 @@ This sitting adds the three keys, one after the other. The loop, the step and th
 # %%
 #| default_exp labs.tuning.answers
 #| doc labs.tuning.answers: The loss on answers alone: which tokens belong to an answer, in training and in validation.
+#| doc labs.tuning.adapters: A run that trains adapters: they are made beside the weights of init_from, and kept alone.
 import os
 import random
 import shutil
 
-from course.notebook import answer, checkpoint, grown, predict, predictions
+from course.notebook import answer, as_module, checkpoint, predict, predictions
 from course.torchrun import so_far, so_far_killed
+from nanogpt.build import hold_out
 from nanogpt.config import load_config
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device
 from nanogpt.evaluate import evaluate
 from nanogpt.labs.corpora.prepare import prepare
-from nanogpt.labs.long_run.assemble import held_out
 from nanogpt.labs.long_run.compare import verdict
-from nanogpt.labs.long_run.trainer import fit
 from nanogpt.labs.tuning.rewards import Question, questions, share_right
 from nanogpt.metrics import read_metrics
 from nanogpt.sampling import load
 from nanogpt.shards import open_shards
 from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
+from nanogpt.trainer import train_config
 from nanogpt.training import train
 from nanogpt.weights import load_model
 
 # %%
 #| export
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +115,7 @@ r"""
 
 # %%
 held = written(300, seed=1)[:HELD]
-old_text = held_out(str(OLD), 5000)
+old_text = hold_out(str(OLD), 5000)
 results = {}
 
 
@@ -133,7 +134,7 @@ measure("before", base)
 r"""
 ## The run as it was
 
-The run is a file (chapter 17c). It begins with chapter 07's model, it reads the questions, and its schedule is the one of chapter 07's `train`: no warm-up, and a fall at the end. The rate in the file is for adapters. The first run trains all weights, so it lowers the rate to 1e-3. (It calls `fit` in the notebook, and `[2:]` drops the words that only a shell needs.)
+The run is a file (chapter 17c). It begins with chapter 07's model, it reads the questions, and its schedule is the one of chapter 07's `train`: no warm-up, and a fall at the end. The rate in the file is for adapters. The first run trains all weights, so it lowers the rate to 1e-3. (It calls `train_config` in the notebook, and `[2:]` drops the words that only a shell needs.)
 """
 
 # %%
@@ -154,7 +155,7 @@ def command(name: str, *changes: str) -> list[str]:
 
 
 # %% tags=["nbval-ignore-output"]
-_ = fit(load_config(f"{RUNS}/answers.yaml", command("all weights", "optim.lr=1e-3")[2:]))
+_ = train_config(load_config(f"{RUNS}/answers.yaml", command("all weights", "optim.lr=1e-3")[2:]))
 
 
 # %% tags=["nbval-ignore-output"]
@@ -169,7 +170,7 @@ look_at("all weights")
 
 # %% [markdown]
 r"""
-This works with the trainer of chapter 17e. Look at three things, one for each key. The checkpoint has all weights and twice as many numbers of the optimizer. The loss on old stories has risen: the model forgets. And the loss that was printed is a mean over *all* tokens of the documents, of which the answers are
+This works with the trainer as it is. Look at three things, one for each key. The checkpoint has all weights and twice as many numbers of the optimizer. The loss on old stories has risen: the model forgets. And the loss that was printed is a mean over *all* tokens of the documents, of which the answers are
 only a few.
 """
 
@@ -177,102 +178,112 @@ only a few.
 r"""
 ## Adapters
 
-The first key is a section of its own. At rank 0, the default, nothing changes. (The first of the next two cells imports the parts of the trainer that the functions of this sitting call.)
+The first key is in a section of its own. At rank 0, the default, nothing changes.
 """
 
 # %%
+from nanogpt.config import Config, Data, Lora, Model, Train
+from nanogpt.lora import lora_parameters
 
-from nanogpt.config import Config, Data, Lora, Model, Train, config_dict
-from nanogpt.labs.long_run.assemble import tokenizer_of
-from nanogpt.labs.long_run.given import given_model
-from nanogpt.labs.long_run.log import say
-from nanogpt.labs.long_run.training import Training
-from nanogpt.lora import add_lora, lora_parameters
-from nanogpt.model import GPTConfig
-from nanogpt.shards import load_manifest
-from nanogpt.training import scale_init
-
-
-# %%
 print(Lora(rank=RANK))
 
 # %% [markdown]
 r"""
-`first_model` makes the model that a run starts with (chapter 17d). Now it also puts adapters into the model, if the run has some. Adapters need trained weights beside them, so a run without `init_from` is refused. The generator is seeded with the run's seed. It gives the adapters, or a new model, their first
-numbers.
+The trainer's `build_model` makes the model that a run starts with (chapter 17d). The lab has a function of the same name. It first asks for the model that the run would have without this key, and then puts adapters into it. The generator is seeded with the run's seed, and gives the adapters their first numbers.
+
+`check` is called when a configuration is read. Adapters need trained weights beside them, so it refuses a run without `init_from`.
 """
 
 
 # %%
-#| export labs.long_run.assemble
-from nanogpt.lora import add_lora, lora_parameters
+#| export labs.tuning.adapters
+from dataclasses import replace
+
+import torch
+
+from nanogpt import build
+from nanogpt.config import Config, Lora, hook
+from nanogpt.lora import add_lora
+from nanogpt.model import GPT
 
 
 # %%
-#| export labs.long_run.assemble
-#| grows first_model
-#| blank first_model: begin with given_model where init_from is set, and add the adapters of config.lora if it has a rank
-def first_model(config: Config, manifest: dict) -> GPT:
-    """The model before its first step: new, or init_from's with this run's dropout and adapters, in float32, on the CPU."""
-    lora, generator = config.lora, torch.Generator().manual_seed(config.run.seed)
-    if config.init_from is not None:
-        model = given_model(config, manifest)
-        return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
-    if lora.rank:
-        raise ValueError(f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder")
-    shape = config.model.shape(manifest["vocab_size"])
-    return scale_init(GPT(shape, generator))
+#| export labs.tuning.adapters
+#| blank build_model: the model without the section lora, by hook; then add_lora with the section's rank, alpha and targets
+def check(config: Config) -> None:
+    """ValueError for adapters that have no trained weights beside them."""
+    if config.init_from is None:
+        rank = config.lora.rank
+        raise ValueError(f"lora.rank={rank} adapts trained weights; set init_from to their folder")
+
+
+def build_model(config: Config, manifest: dict) -> GPT:
+    """The model of init_from, frozen, with adapters of config.lora, which alone are trained."""
+    lora, plain = config.lora, replace(config, lora=Lora())
+    model = hook(plain, "build_model", build.build_model)(plain, manifest)
+    generator = torch.Generator().manual_seed(config.run.seed)
+    return add_lora(model, lora.rank, lora.alpha, lora.targets, generator)
 
 
 # %%
+as_module("labs.tuning.adapters")
 sizes = {"model": Model(block_size=T), "train": Train(max_steps=N, micro_batch=B, batch_tokens=B * T)}
 adapting = Config(data=Data(dir=str(NEW)), init_from=str(MODEL), lora=Lora(rank=RANK), **sizes)
-model = first_model(adapting, manifest)
+model = build_model(adapting, manifest)
 print(f"{sum(p.numel() for p in lora_parameters(model).values()):,} numbers are trained")
 try:
-    first_model(Config(lora=Lora(rank=RANK)), manifest)
+    Config(lora=Lora(rank=RANK))
 except ValueError as error:
     print(error)
 
 # %% [markdown]
 r"""
-The optimizer needs no change. Chapter 15's `make_optimizer` takes the parameters that are not frozen, and these are the adapters.
+(`as_module` lets the trainer find the notebook's functions under the module's name, although the checkpoint has not written the module yet.) The optimizer needs no change. Chapter 15's `make_optimizer` takes the parameters that are not frozen, and these are the adapters.
 
-A checkpoint of such a run should keep the adapters alone, since the base is in `init_from` already. Then it is an adapter's folder as in chapter 19, which names its base, and `sample` and `eval` can read it. Chapter 19's `weights_writer` chooses the function that chapter 17b's `save` calls for the weights. (The trainer's `keep_run` passes it on: in the appendix.)
+A checkpoint of such a run should keep the adapters alone, since the base is in `init_from` already. Then it is an adapter's folder as in chapter 19, which names its base, and `sample` and `eval` can read it. `snapshot` tells the trainer what a checkpoint holds, and what writes the weights: here chapter 19's `save_adapter`.
+
+When the run goes on, `load_weights` puts the numbers back by chapter 19's `load_adapter`, which first compares a hash of the base. Suppose that somebody has trained the base further in the meantime. Without the check, the run would go on beside other weights, and no error would be raised. With it, `load_adapter` raises a ValueError.
 """
 
 
 # %%
-from nanogpt.lora import weights_writer
+#| export labs.tuning.adapters
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
-weights_writer(adapting)(model, RUNS / "first")
+from nanogpt import trainer
+from nanogpt.lora import load_adapter, lora_parameters, save_adapter
+
+
+# %%
+#| export labs.tuning.adapters
+def snapshot(run) -> tuple[GPT, dict, Callable]:
+    """What a checkpoint of this run holds: its model, its state, and what writes of the model the adapters alone."""
+    return run.model, run.state_dict(), partial(save_adapter, base_model=run.config.init_from)
+
+
+def load_weights(run, folder: Path) -> None:
+    """Give the run's adapters the numbers of a checkpoint. ValueError if the base is another one."""
+    load_adapter(run.model, folder)
+
+
+def attach(run) -> None:
+    """Say how many numbers are trained."""
+    numbers = sum(p.numel() for p in lora_parameters(run.model).values())
+    trainer.say(f"{numbers:,} numbers in adapters are trained beside {run.config.init_from}")
+
+
+# %%
+as_module("labs.tuning.adapters")
+run = trainer.build_run(adapting)
+model, state, write = snapshot(run)
+write(model, RUNS / "first")
 print(*sorted(path.name for path in (RUNS / "first").iterdir()))
-
-# %% [markdown]
-r"""
-When the run goes on, `take_weights` puts the numbers back. For adapters it calls chapter 19's `load_adapter`, which first compares a hash of the base. Suppose that somebody has trained the base further in the meantime. Without the check, the run would go on beside other weights, and no error would be raised. With it, `load_adapter` raises a ValueError.
-"""
-
-
-# %%
-#| export labs.long_run.assemble
-#| grows take_weights
-from nanogpt.lora import load_adapter
-
-
-def take_weights(run: Training, folder: Path) -> None:
-    """Give the run's model, or its adapters, the weights of a checkpoint."""
-    if lora_parameters(run.model):
-        load_adapter(run.model, folder)
-        return
-    run.model.load_state_dict(load_model(folder).state_dict())
-
-
-# %%
 with torch.no_grad():
     model.transformer.ln_f.bias[3] += 1e-6
 try:
-    load_adapter(model, RUNS / "first")
+    load_weights(run, RUNS / "first")
 except ValueError as error:
     print(str(error).replace(str(RUNS), "…"))
 
@@ -321,56 +332,105 @@ The checkpoint is many times smaller. The weights of the base are not in it, and
 ## A mixture
 
 Replay was the best remedy against forgetting in both chapters. In the trainer it is one key: `data.mix` gives each folder of shards a weight. With `{questions: 6, stories: 1}`, six rows of seven are questions. Chapter 16c's `MixedStream` does the work. Its proportions are exact, and its place in the data is one number, so a run goes on at the same row.
-"""
 
+`data.dir` remains the folder whose validation loss is `val_loss`, by which the best checkpoint is chosen. So it must be in the mixture, and `check` refuses a mixture without it. And all folders must have been made with the same tokenizer: `open_shards` compares the fingerprints.
 
-# %% [markdown]
-r"""
-`data.dir` remains the folder whose validation loss is `val_loss`, by which the best checkpoint is chosen. So it must be in the mixture. And all folders must have been made with the same tokenizer: `open_shards` compares the fingerprints.
-
-`batches_of` opens one stream or several. Its last two parameters say who reads which rows if several processes share a run; chapter 20a will use them.
+The lab's `open_stream` takes the place of the trainer's. It first opens the stream that the run would have without this key. From this stream it takes the kind, the device, the number of rows and the rank. (One process is rank 0 of 1. Chapter 20a has several.)
 """
 
 
 # %%
-#| export labs.long_run.assemble
 from nanogpt.labs.corpora.mixture import MixedStream
 
 
 # %%
-#| export labs.long_run.assemble
-#| grows stream_of
-#| blank batches_of: one stream of data.dir without a mixture; else a stream of B = 1 for each folder, in a MixedStream
-def batches_of(config: Config, device: torch.device, rank: int = 0, world_size: int = 1) -> BatchStream:
-    """Batches of data.dir's training shards, or of the folders of data.mix. ValueError where those cannot be mixed."""
-    data, B = config.data, config.train.micro_batch
-    kind = DocumentStream if data.documents else BatchStream
-    how = {"T": config.model.block_size, "seed": config.run.seed, "device": device}
-    if data.mix is None:
-        return kind(open_shards(data.dir, "train"), B, rank=rank, world_size=world_size, **how)
-    if data.dir not in data.mix:
-        raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
-    words = load_manifest(data.dir)["fingerprint"]
-    streams = [kind(open_shards(folder, "train", words), 1, **how) for folder in data.mix]
-    return MixedStream(streams, list(data.mix.values()), B, rank, world_size)
-
-
-def stream_of(config: Config, device: torch.device) -> BatchStream:
-    """The run's batches."""
-    return batches_of(config, device)
+#| export labs.corpora.mixture
+from nanogpt import build
+from nanogpt.config import Config
+from nanogpt.shards import load_manifest, open_shards
 
 
 # %%
+#| export labs.corpora.mixture
+#| blank open_stream: for each folder a stream of the same kind as data.dir's, with B = 1; all in a MixedStream
+def check(config: Config) -> None:
+    """ValueError for a mixture without the folder that is validated."""
+    data = config.data
+    if data.dir not in data.mix:
+        raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
+
+
+def open_stream(config: Config, reader) -> MixedStream:
+    """Batches of the folders of data.mix. reader: a device, or several ranks, as the trainer's own open_stream has it.
+
+    ValueError for a folder whose shards were made with another tokenizer than those of data.dir.
+    """
+    data = config.data
+    # what the mixture takes the place of: its kind, device, rows and rank
+    own = build.open_stream(config, reader)
+    tokenizer = load_manifest(data.dir)["fingerprint"]
+    # one row at a time of each folder
+    streams = []
+    for folder in data.mix:
+        paths = open_shards(folder, "train", tokenizer)
+        streams.append(type(own)(paths, 1, own.T, seed=own.seed, device=own.device))
+    return MixedStream(streams, list(data.mix.values()), own.B, own.rank, own.world_size)
+
+
+# %%
+as_module("labs.corpora.mixture")
 mix = {str(NEW): 6, str(OLD): 1}
 sevens = {"train": Train(micro_batch=7, batch_tokens=7 * T), "model": Model(block_size=T)}
-seven, _ = batches_of(Config(data=Data(dir=str(NEW), mix=mix), **sevens), device).next_batch()
+seven, _ = open_stream(Config(data=Data(dir=str(NEW), mix=mix), **sevens), device).next_batch()
 old_row = DocumentStream(open_shards(OLD, "train"), 1, T, seed=0, device=device).next_batch()[0][0]
 print("of seven rows, from the old stories:", (seven == old_row).all(1).sum().item())
 
 # %% [markdown]
 r"""
-The row is the first one of the old stories, as chapter 03's stream gives it. At each validation the log gets one loss for each folder: `val_loss` for `data.dir`, and `val_loss of FOLDER` for every other one. So you can watch two curves in one log: what is learned, and what is forgotten.
+The row is the first one of the old stories, as chapter 03's stream gives it.
 
+At each validation the log should get one loss for each folder: `val_loss` for `data.dir`, and `val_loss of FOLDER` for every other one. Then you can watch two curves in one log: what is learned, and what is forgotten. The second kind is a look, which `attach` adds to the run's looks (chapter 17e). It measures the run on another held-out text, by the same function that `validate` calls.
+"""
+
+
+# %%
+#| export labs.corpora.mixture
+from dataclasses import replace
+
+from nanogpt import trainer
+from nanogpt.config import hook
+
+
+# %%
+#| export labs.corpora.mixture
+def validate_others(run) -> dict:
+    """The validation loss of each folder of the mixture but data.dir, on all of its tokens, for the step's line."""
+    data, losses = run.config.data, {}
+    plain = replace(run.config, data=replace(data, mix=None, answers_after=""))
+    for folder in data.mix:
+        if folder == data.dir:
+            continue
+        held = build.hold_out(folder, run.config.eval.tokens), run.held[1]
+        loss = hook(plain, "held_loss", trainer.held_loss)(replace(run, config=plain, held=held))
+        trainer.say(f"val loss {loss:.4f} of {folder}")
+        losses[f"val_loss of {folder}"] = loss
+    return losses
+
+
+def attach(run) -> None:
+    """Say what is mixed, and validate on the other folders when the run validates."""
+    parts = [f"{weight} of {folder}" for folder, weight in run.config.data.mix.items()]
+    trainer.say(f"of each {sum(run.config.data.mix.values())} rows {', '.join(parts)}")
+    run.looks.append((run.config.eval.every, validate_others))
+
+
+# %% tags=["nbval-ignore-output"]
+as_module("labs.corpora.mixture")
+mixing = Config(data=Data(dir=str(NEW), mix=mix), init_from=str(MODEL), **sevens)
+_ = validate_others(trainer.build_run(mixing))
+
+# %% [markdown]
+r"""
 ## Only the answers count
 
 Now the third key. In the loss above, most tokens belong to stories that the model need not learn. Chapter 19b's mask counted the answer alone. It was made from the grammar's own questions, but a trainer sees nothing but tokens. So the text itself must say where an answer begins. We let the same words precede every answer, here
@@ -402,37 +462,47 @@ print(torch.where(in_answers(ids, [7], 9), ids, -100)[0].tolist())
 r"""
 The 8 and the 9 behind the first 7 count, and so does the 9 behind the second 7. Everything else is −100, the number that no loss of this course counts.
 
-`only_answers` hides the other targets in every batch of a stream. The stream's place in the data and its state in a checkpoint stay what they were. If the first million tokens contain no marker at all, it is probably misspelled, so `only_answers` raises an error before the run starts.
+`AnswerStream` takes a stream's place and hides the other targets in every batch. All else is the stream's own: its place in the data, its rows, its state in a checkpoint. So Python is told to look up every other name in the stream (`__getattr__`). If the first million tokens contain no marker at all, it is probably misspelled, and an error is raised before the run starts.
 """
 
 
 # %%
 #| export
-#| blank only_answers: replace the stream's next_batch by one that sets y to -100 where in_answers says no
-def only_answers(stream: BatchStream, marker: list[int]) -> BatchStream:
-    """The stream, in whose batches y is -100 outside of answers from now on.
+#| blank AnswerStream.next_batch: the stream's batch, with y set to -100 where in_answers says no
+class AnswerStream:
+    """A stream's batches, in which y is -100 outside of answers; all else is the stream's own.
 
     An answer whose marker is before its row does not count. ValueError if the first million tokens have none.
     """
-    first, eot = torch.from_numpy(stream.tokens[0][:1_000_000].astype(np.int64))[None], stream.eot
-    if not in_answers(first, marker, eot).any():
-        raise ValueError("data.answers_after is nowhere in the training text; write it as it is there")
-    all_targets = stream.next_batch
 
-    def next_batch() -> tuple[Tensor, Tensor]:
-        x, y = all_targets()
+    def __init__(self, stream: BatchStream, marker: list[int]):
+        self.stream, self.marker = stream, marker
+        first = torch.from_numpy(stream.tokens[0][:1_000_000].astype(np.int64))[None]
+        if not in_answers(first, marker, stream.eot).any():
+            raise ValueError("data.answers_after is nowhere in the training text; write it as it is there")
+
+    def next_batch(self) -> tuple[Tensor, Tensor]:
+        x, y = self.stream.next_batch()
         ids = torch.cat([x[:, :1], y], 1)
-        y[~in_answers(ids, marker, eot)[:, 1:]] = -100
+        y[~in_answers(ids, self.marker, self.stream.eot)[:, 1:]] = -100
         return x, y
 
-    stream.next_batch = next_batch
-    return stream
+    def __getattr__(self, name: str):  # for what is not found here
+        return getattr(self.stream, name)
+
+    @property
+    def position(self) -> int:
+        return self.stream.position
+
+    @position.setter  # a mixture sets it
+    def position(self, position: int) -> None:
+        self.stream.position = position
 
 
 # %%
 marker = tokenizer.encode("Answer:")
 rows = DocumentStream(open_shards(NEW, "train"), B, T, seed=0, device=device)
-x, y = only_answers(rows, marker).next_batch()
+x, y = AnswerStream(rows, marker).next_batch()
 print(f"{(y != -100).sum().item()} of {y.numel()} targets count; in the first row:")
 print([tokenizer.decode([i]) if i != tokenizer.eot else "<|endoftext|>" for i in y[0][y[0] != -100].tolist()])
 logits = base(x)[0].detach().requires_grad_()
@@ -443,51 +513,7 @@ assert not logits.grad[y == -100].any(), "a hidden target has a gradient"
 r"""
 No hidden target sends a gradient into the model.
 
-In the trainer, `begun` of chapter 17d puts a run together. It knows the tokenizer, so it can turn the key's text into tokens, and it gives the stream to `only_answers`.
-
-What if the run reads a mixture? The old stories are there so that they are not forgotten. They have no `Answer:`, so a mask on every row would hide all of them, and replay would do nothing. The key is therefore a property of `data.dir`: in its documents the answers alone count, and in the other folders all tokens do.
-"""
-
-
-# %%
-from nanogpt.device import seed_everything
-from nanogpt.precision import LossScaler
-
-
-# %%
-#| export labs.long_run.assemble
-#| grows begun
-def begun(config: Config, manifest: dict, model: GPT, stepper, optimizer, stream: BatchStream) -> Training:
-    """A run of these parts, before its first step."""
-    c, tokenizer = config, tokenizer_of(config.data, manifest)
-    if tokenizer is None and c.eval.sample_every + c.eval.hellaswag_every:
-        remedy = "name it in data.tokenizer, or set eval.sample_every=0"
-        raise ValueError(f"samples need the tokenizer that made {c.data.dir}; {remedy}")
-    if c.data.answers_after:
-        own = stream.streams[list(c.data.mix).index(c.data.dir)] if c.data.mix else stream
-        only_answers(own, marker_of(c.data, tokenizer))
-    held = held_out(c.data.dir, c.eval.tokens) if c.eval.every else []
-    stepper = torch.compile(stepper) if c.train.compile else stepper
-    scaler = LossScaler() if c.train.dtype == "fp16" else None
-    seed_everything(c.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
-    device = next(model.parameters()).device
-    return Training(c, device, tokenizer, (held, manifest["eot"]), model, stepper, optimizer, stream, scaler)
-
-
-def marker_of(data: Data, tokenizer: BPETokenizer | None) -> list[int]:
-    """The tokens that precede an answer. ValueError if the tokenizer of the shards is not known."""
-    if tokenizer is None:
-        raise ValueError(f"data.answers_after needs the tokenizer of {data.dir}; set data.tokenizer")
-    return tokenizer.encode(data.answers_after)
-
-
-# %%
-assert marker_of(Data(answers_after="Answer:"), tokenizer) == marker, "the key gives other tokens"
-grown("begun", "19c")
-
-# %% [markdown]
-r"""
-The validation must measure what is trained. With this key, the validation loss is a mean over the answers, which `answer_loss` computes. (The function that chooses between the two losses is in the appendix.)
+The validation must measure what is trained. With this key, the validation loss is a mean over the answers, which `answer_loss` computes.
 """
 
 
@@ -510,10 +536,62 @@ def answer_loss(
 
 
 # %% tags=["nbval-ignore-output"]
-held_questions = held_out(str(NEW), 3000)
+held_questions = hold_out(str(NEW), 3000)
 of_answers = answer_loss(base, held_questions, tokenizer.eot, marker=marker)
 of_all = evaluate(base, held_questions, tokenizer.eot)
 print(f"chapter 07's model on the new text: {of_all:.3f} nats a token, {of_answers:.3f} on the answers")
+
+# %% [markdown]
+r"""
+Now the trainer. The lab's `held_loss` takes the place of the function that `validate` calls. `attach` gets the run when it has been built. The run knows the tokenizer, so `marker_of` can turn the key's text into tokens.
+
+What if the run reads a mixture? The old stories are there so that they are not forgotten. They have no `Answer:`, so a mask on every row would hide all of them, and replay would do nothing. The key is therefore a property of `data.dir`: in its documents the answers alone count, and in the other folders all tokens do. So `attach` replaces one stream of the mixture.
+
+One more thing must go. With the validation loss, the trainer logs the floor of the grammar, if the shards know it. That floor is one of all tokens, so `without_floor` takes it out of the line.
+"""
+
+
+# %%
+#| export
+def marker_of(run) -> list[int]:
+    """The tokens that precede an answer. ValueError if the tokenizer of the shards is not known."""
+    data = run.config.data
+    if run.tokenizer is None:
+        raise ValueError(f"data.answers_after needs the tokenizer of {data.dir}; set data.tokenizer")
+    return run.tokenizer.encode(data.answers_after)
+
+
+def held_loss(run) -> float:
+    """The validation loss: the mean over the answers."""
+    return answer_loss(run.model, *run.held, run.config.train.dtype, marker=marker_of(run))
+
+
+def without_floor(run) -> dict:
+    """For the step's line: the floor of all tokens is none of the answers."""
+    return {"floor": None}
+
+
+def attach(run) -> None:
+    """Let only the answers of data.dir count in the run's batches; in other folders of a mixture all tokens do."""
+    data, marker = run.config.data, marker_of(run)
+    if data.mix:
+        own = list(data.mix).index(data.dir)
+        run.stream.streams[own] = AnswerStream(run.stream.streams[own], marker)
+    else:
+        run.stream = AnswerStream(run.stream, marker)
+    run.looks.append((run.config.eval.every, without_floor))
+
+
+# %%
+as_module("labs.tuning.answers")
+answering = replace(mixing, data=replace(mixing.data, answers_after="Answer:"))
+_, y = trainer.build_run(answering).stream.next_batch()
+print("targets that count, row by row:", (y != -100).sum(1).tolist())
+
+# %% [markdown]
+r"""
+Six rows have a few targets each, and the row of the old stories has all of them.
+"""
 
 # %% [markdown]
 r"""
@@ -526,7 +604,7 @@ Before the trainer runs, we ask the loop: what does the mask do to the model, wi
 predict("19c.2", "old stories, after training on answers alone", guess=None, unit="nats a token")
 
 # %% tags=["nbval-ignore-output"]
-answers_alone = only_answers(DocumentStream(open_shards(NEW, "train"), B, T, seed=0, device=device), marker)
+answers_alone = AnswerStream(DocumentStream(open_shards(NEW, "train"), B, T, seed=0, device=device), marker)
 measure("answers alone", by_hand(answers_alone)[0])
 answer("19c.2", round(results["answers alone"]["old"], 2))
 
@@ -554,7 +632,7 @@ _ = so_far("19c", *command("all three", *KEYS))
 
 # %%
 parts = [DocumentStream(open_shards(folder, "train"), 1, T, seed=0, device=device) for folder in (NEW, OLD)]
-_, ours = by_hand(MixedStream([only_answers(parts[0], marker), parts[1]], [B - 1, 1], B))
+_, ours = by_hand(MixedStream([AnswerStream(parts[0], marker), parts[1]], [B - 1, 1], B))
 print(f"{N} losses, at most {apart('all three', ours):g} nats apart")
 
 # %% tags=["nbval-ignore-output"]
@@ -614,129 +692,8 @@ answer("19c.3", round(100 * adapted / sum(p.numel() for p in base.parameters()),
 r"""
 With a mixture, the dry run has a line for each folder, which says how often the run reads it.
 
-That is all. Each key changed one of the functions that put a run together. The checkpoint, the validation and the dry run had to follow, but the loop and the step did not change. On several processes they work as well, as the tests of chapter 20a show: each rank has its own rows of the mixture, and the mean over the answers is one over all ranks. Only a model that is cut into parts (chapter 21d) refuses adapters and answers, in one line.
+That is all. Each key has a lab of a few functions, and the three work together, although none of them knows the others' functions. The dry run had to follow, but the loop, the step and the checkpoint did not change. On several processes the keys work as well, as the tests of chapter 20a show: each rank has its own rows of the mixture, and the mean over the answers is one over all ranks. Only a model that is cut into parts (chapter 21d) refuses adapters and answers, in one line.
 """
-
-# %% [markdown]
-r"""
-## Appendix: the trainer's own functions
-
-`keep_run` of chapter 17f passes the writer on to `save`.
-"""
-
-
-# %%
-import math
-from functools import partial
-from dataclasses import replace
-
-from nanogpt import optim
-from nanogpt.checkpoint import save
-from nanogpt.labs.plan.dryrun import measure_roofline, say_time, shape_of, step_seconds
-from nanogpt.model import num_params
-from nanogpt.precision import READS
-from nanogpt.roofline import Roofline, memory_by_category, predict_step, timings
-from nanogpt.training import train_step
-
-# %%
-#| export labs.long_run.trainer
-#| grows keep_run
-import os
-
-from nanogpt.lora import weights_writer
-
-
-def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step, if there is none yet, and flush the lines before it."""
-    folder = run.folder / f"step_{run.step:06d}"
-    if run.kept != folder:
-        os.fsync(metrics.fileno())
-        write = weights_writer(run.config)
-        save(run.folder, run.step, run.model, run.state_dict(), run.tokenizer, write)
-        run.kept = folder
-
-
-# %%
-saved = save(RUNS / "appendix", 1, model, {"config": config_dict(adapting)}, write=weights_writer(adapting))
-print(*sorted(path.name for path in saved.iterdir()))
-
-# %% [markdown]
-r"""
-When a validation is due, the loop calls `validate` of chapter 17e. It asks `measured_loss`, which chooses between `evaluate` and `answer_loss` by the key `data.answers_after`. It also evaluates the other folders of a mixture, on all of their tokens.
-"""
-
-
-# %%
-#| export labs.long_run.looks
-from nanogpt.labs.long_run.assemble import held_out
-from nanogpt.labs.long_run.log import say
-
-
-# %%
-#| export labs.long_run.looks
-#| grows validate
-def measured_loss(run: Training, model: GPT, evaluate: Callable) -> tuple[float, dict]:
-    """The validation loss, by `evaluate` or of answers alone; and for the step's line the floor, and the loss of each
-    other folder of a mixture. Answers alone have no floor.
-    """
-    data, (held, eot), dtype = run.config.data, run.held, run.config.train.dtype
-    found = {key: value for key, value in load_manifest(data.dir).items() if key == "floor"}
-    for folder in [folder for folder in data.mix or () if folder != data.dir]:
-        loss = evaluate(model, held_out(folder, run.config.eval.tokens), eot, precision=dtype)
-        found[f"val_loss of {folder}"] = loss
-        say(f"val loss {loss:.4f} of {folder}")
-    if not data.answers_after:
-        return evaluate(model, held, eot, precision=dtype), found
-    found.pop("floor", None)
-    return answer_loss(model, held, eot, dtype, marker=marker_of(data, run.tokenizer)), found
-
-
-def validate(run: Training, model: GPT) -> dict:
-    """The validation loss, and the floor where the data have one. Notes which step was the best."""
-    loss, more = measured_loss(run, model, evaluate)
-    if loss < run.best.get("val_loss", math.inf):
-        run.best = {"step": run.step, "val_loss": loss}
-    return {"val_loss": loss} | more  # for `plot`
-
-
-# %% [markdown]
-r"""
-`value_of` belongs to the comparison of two configurations (chapter 17d). A run that began before this sitting has no key `lora.rank` in its checkpoint, and the default takes its place. And the line with which a run introduces itself says how many numbers are in adapters, and which folders are mixed.
-"""
-
-
-# %%
-#| export labs.long_run.assemble
-#| grows value_of
-def value_of(config: dict, key: str):
-    """What a configuration, as a dictionary, has under a key with dots; the default if it is older than the key."""
-    section, _, name = key.rpartition(".")
-    for known in (config, config_dict(Config())):
-        inner = known.get(section, {}) if section else known
-        if name in inner:
-            return inner[name]
-
-
-# %%
-print("an old configuration has lora.rank:", value_of({"model": {}}, "lora.rank"))
-
-
-# %%
-#| export labs.long_run.log
-#| grows introduce
-from nanogpt.lora import lora_parameters
-
-
-def introduce(training: Training) -> None:
-    """One line: what is about to run, on what, and where it is kept."""
-    c, train = training.config, training.config.train
-    tokens = f"{train.max_steps:,} steps of {train.batch_tokens:,} tokens, {train.max_steps * train.batch_tokens:,} in all"
-    what = f"{num_params(training.model.config):,} parameters in {train.dtype} on {training.device}"
-    if adapters := lora_parameters(training.model):
-        what = f"{sum(p.numel() for p in adapters.values()):,} in adapters beside {what}"
-    began = f"goes on after step {training.step}" if training.step else "a new run"
-    say(f"{c.run.dir}: {began}; {what}; {tokens}, from {c.data.mix or c.data.dir}")
-
 
 # %% [markdown]
 r"""
@@ -745,6 +702,14 @@ r"""
 `adapter_numbers` counts by making the model on the device `meta`, which needs no memory. A rank that a layer cannot have is refused here as well. `of_adapters` corrects the memory and `frozen` the seconds of a step; both leave a run without adapters as it was. A layer's backward pass consists of two products of equal size: one gives the gradient
 of the input, the other the gradient of the weight. The second is left out. In the first block `qkv` needs neither, since nothing before it is trained.
 """
+
+# %%
+from nanogpt import optim
+from nanogpt.labs.plan.dryrun import measure_roofline, say_time, shape_of, step_seconds
+from nanogpt.model import GPTConfig, num_params
+from nanogpt.precision import READS, LossScaler
+from nanogpt.roofline import Roofline, memory_by_category, predict_step, timings
+from nanogpt.training import train_step
 
 
 # %%
@@ -880,7 +845,7 @@ say_epochs(Config(data=Data(dir=str(NEW), mix=mix), **sizes))  # six to one
 r"""
 ## Checkpoint
 
-Exports `answers.py` and what has grown in the trainer, imports all of it in a fresh process, and runs the sitting's tests.
+Exports `answers.py`, `adapters.py` and what has grown in `mixture.py` and `dryrun.py`, imports all of it in a fresh process, and runs the sitting's tests.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -902,7 +867,7 @@ To explore:
 1. *A rate for adapters.* Run `answers.yaml` with `lora.rank=4` at three rates and two values of `run.seed`, and draw the six runs with `python -m nanogpt plot`. Check: the rate with the lowest validation loss on the answers; is it the one that forgets least?
 2. *Another share.* Give the stories the weights 0, 1, 4 and 16 beside the questions' weight above (weight 0 means: no mixture). Check: both validation losses of each run in its last line. Where do you pay one nat for the other at the best price?
 3. *An answer that never ends.* Let the mask of `in_answers` leave out the `<|endoftext|>`. Train, and sample from a held-out prompt with `sample`. Check: how many tokens does the model write behind the answer?
-4. *A key of your own.* Add `data.last_tokens`, with which the last n tokens of each document count. Check with the sitting's law: a loop by hand, and equal losses to the last bit.
+4. *A key of your own.* Add `data.last_tokens`, with which the last n tokens of each document count, and a lab for it in the table `LABS`. Check with the sitting's law: a loop by hand, and equal losses to the last bit.
 5. *The forgotten place.* Let `load_state_dict` of `MixedStream` set the position to 0. Check: which line of "Killed" fails, and what does `python -m nanogpt compare` say?
 
 ## Further reading

@@ -11,8 +11,8 @@ from course.figures import fine_tuning as figures
 from course.notebooks.source import notebook_from_source
 from course.other_town import retold, swapped_rules
 from course.paths import SOURCES
+from nanogpt import trainer
 from nanogpt.data import BatchStream
-from nanogpt.labs.long_run import trainer
 from nanogpt.lora import add_lora, load_adapter, save_adapter
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards

@@ -7,13 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nanogpt import trainer
 from nanogpt.cli import main
 from nanogpt.config import load_config
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.evaluate import evaluate, token_losses
-from nanogpt.labs.long_run import trainer
-from nanogpt.labs.long_run.assemble import resume
-from nanogpt.labs.tuning.answers import answer_loss, in_answers, only_answers
+from nanogpt.labs.tuning.answers import AnswerStream, answer_loss, in_answers
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards, read_shard
 from nanogpt.stories import ensure_corpus, stories
@@ -64,7 +63,7 @@ def small(data) -> GPT:
 @pytest.mark.parametrize("kind", [BatchStream, DocumentStream])
 def test_batches_are_the_streams_and_targets_count_in_answers_alone(data, marker, kind):
     paths = open_shards(data, "train")
-    plain, masked = kind(paths, B, T), only_answers(kind(paths, B, T), marker)
+    plain, masked = kind(paths, B, T), AnswerStream(kind(paths, B, T), marker)
     for _ in range(3):
         (x, y), (x2, y2) = plain.next_batch(), masked.next_batch()
         rows = torch.cat([x[:, :1], y], 1).tolist()
@@ -75,7 +74,7 @@ def test_batches_are_the_streams_and_targets_count_in_answers_alone(data, marker
 
 
 def test_hidden_targets_have_no_gradient_and_the_step_is_the_mean_over_the_others(data, marker):
-    model, stream = small(data), only_answers(DocumentStream(open_shards(data, "train"), B, T), marker)
+    model, stream = small(data), AnswerStream(DocumentStream(open_shards(data, "train"), B, T), marker)
     batches = [stream.next_batch() for _ in range(2)]
     logits = model(batches[0][0])[0].detach().requires_grad_()
     F.cross_entropy(logits.transpose(1, 2), batches[0][1], ignore_index=-100).backward()
@@ -132,7 +131,7 @@ def lines(folder) -> list[dict]:
 
 def test_a_run_trains_and_validates_on_answers_and_goes_on_bit_for_bit(data, marker, tmp_path, monkeypatch):
     name, *keys = words(data, tmp_path / "whole")
-    run = trainer.fit(load_config(name, keys))
+    run = trainer.train_config(load_config(name, keys))
     told, one_step = lines(tmp_path / "whole"), trainer.one_step
     assert told[-1]["val_loss"] == pytest.approx(answer_loss(run.model, *run.held, marker=marker), abs=1e-6)
     assert told[-1]["floor"] is None, "the floor is one of all tokens"
@@ -145,11 +144,13 @@ def test_a_run_trains_and_validates_on_answers_and_goes_on_bit_for_bit(data, mar
     name, *keys = words(data, tmp_path / "killed")
     monkeypatch.setattr(trainer, "one_step", killed)
     with pytest.raises(SystemExit):
-        trainer.fit(load_config(name, keys))
+        trainer.train_config(load_config(name, keys))
     monkeypatch.undo()
-    trainer.fit(load_config(name, keys))
+    trainer.train_config(load_config(name, keys))
     assert lines(tmp_path / "killed") == told
-    trainer.fit(load_config(name, [*keys[:-1], "data.answers_after=", f"run.dir={tmp_path / 'all'}"]))
+    trainer.train_config(
+        load_config(name, [*keys[:-1], "data.answers_after=", f"run.dir={tmp_path / 'all'}"])
+    )
     assert lines(tmp_path / "all")[0]["loss"] != told[0]["loss"], "without the key all targets count"
 
 
@@ -158,7 +159,7 @@ def test_in_a_mixture_the_other_folders_count_in_full(data, marker, tmp_path):
     old = tmp_path / "old"
     ensure_corpus(old, BPETokenizer.load(data / "tokenizer.json"), n=100, seed=5)
     name, *keys = words(data, tmp_path / "run", data_mix=f"{{{old}: 1, {data}: 3}}")
-    stream = resume(load_config(name, keys)).stream
+    stream = trainer.build_run(load_config(name, keys)).stream
     x, y = (torch.cat(parts) for parts in zip(*(stream.next_batch() for _ in range(5))))
     theirs, _ = DocumentStream(open_shards(old, "train"), 5, T).next_batch()
     of_old = (x[:, None] == theirs).all(-1).any(-1)
@@ -173,7 +174,7 @@ def test_each_folder_of_a_mixture_is_validated_under_its_name(data, marker, tmp_
     ensure_corpus(old, BPETokenizer.load(data / "tokenizer.json"), n=100, seed=5)
     mix = f"{{{data}: 3, {old}: 1}}"
     name, *keys = words(data, tmp_path / "run", data_mix=mix, data_answers_after=after, train_max_steps=2)
-    run = trainer.fit(load_config(name, keys))
+    run = trainer.train_config(load_config(name, keys))
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     for key, folder in (("val_loss", data), (f"val_loss of {old}", old)):
         tokens, eot = read_shard(open_shards(folder, "val")[0])[:2000], run.held[1]

@@ -6,15 +6,14 @@ import json
 import pytest
 import torch
 
+from nanogpt import trainer
 from nanogpt.cli import main
 from nanogpt.config import Config, Lora, Model, Train, config_dict, load_config
 from nanogpt.data import DocumentStream
 from nanogpt.labs.corpora.mixture import MixedStream
-from nanogpt.labs.long_run import trainer
-from nanogpt.labs.long_run.assemble import compare
 from nanogpt.labs.plan import dryrun
 from nanogpt.labs.plan.dryrun import adapter_numbers, dry_run, frozen, of_adapters
-from nanogpt.labs.tuning.answers import only_answers
+from nanogpt.labs.tuning.answers import AnswerStream
 from nanogpt.lora import add_lora, load_adapter, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
@@ -65,7 +64,7 @@ def words(place, name: str, **changes) -> list[str]:
 
 def fitted(place, name: str, **changes):
     said, *overrides = words(place, name, **changes)
-    return trainer.fit(load_config(said, overrides))
+    return trainer.train_config(load_config(said, overrides))
 
 
 def losses(place, name: str) -> list[float]:
@@ -132,10 +131,10 @@ def test_a_run_that_is_older_than_the_keys_goes_on(place, capsys):
     config = load_config("tiny", ["init_from=x"])
     saved = config_dict(config)
     del saved["lora"]
-    compare(config, saved)
+    trainer.refuse_changes(config, saved)
     assert not capsys.readouterr().out
     with pytest.raises(ValueError, match=r"cannot go on with lora.rank=2 \(was 0\)"):
-        compare(load_config("tiny", ["lora.rank=2", "init_from=x"]), saved)
+        trainer.refuse_changes(load_config("tiny", ["lora.rank=2", "init_from=x"]), saved)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +183,10 @@ def mixed(place, old, name: str, weights=(3, 1), **changes) -> list[str]:
 
 def test_a_mixture_has_exactly_its_shares(place, old, capsys):
     said, *overrides = mixed(place, old, "mixed")
-    run = trainer.fit(load_config(said, overrides))
+    run = trainer.train_config(load_config(said, overrides))
     said = capsys.readouterr().out
-    assert "1,536 in adapters beside" in said and f"from {{'{place / 'data'}': 3, '{old}': 1}}" in said
+    assert "1,536 numbers in adapters are trained" in said
+    assert f"of each 4 rows 3 of {place / 'data'}, 1 of {old}" in said
     streams = [DocumentStream(open_shards(folder, "train"), 1, T, seed=0) for folder in (place / "data", old)]
     theirs = [{tuple(s.next_batch()[0][0].tolist()) for _ in range(B * STEPS)} for s in streams]
     run.stream.position = 0
@@ -203,7 +203,10 @@ def by_hand(place, old, keys: set[str]) -> list[float]:
         stream = MixedStream(parts, [3, 1], B)
     if "answers" in keys:
         marker = BPETokenizer.load(place / "data/tokenizer.json").encode(" had")
-        only_answers(stream.streams[0] if "mix" in keys else stream, marker)
+        if "mix" in keys:
+            stream.streams[0] = AnswerStream(stream.streams[0], marker)
+        else:
+            stream = AnswerStream(stream, marker)
     model = adapted(place) if "lora" in keys else load_model(place / "base")
     return train(model, stream, STEPS, LR)
 
@@ -225,7 +228,7 @@ def test_each_key_is_the_loop_by_hand_to_the_last_bit(place, old, keys):
 
 def test_a_mixture_goes_on_bit_for_bit(place, old, monkeypatch):
     said, *overrides = mixed(place, old, "mixed whole")
-    trainer.fit(load_config(said, overrides))
+    trainer.train_config(load_config(said, overrides))
     one_step = trainer.one_step
 
     def killed(run):
@@ -236,9 +239,9 @@ def test_a_mixture_goes_on_bit_for_bit(place, old, monkeypatch):
     said, *overrides = mixed(place, old, "mixed killed")
     monkeypatch.setattr(trainer, "one_step", killed)
     with pytest.raises(SystemExit):
-        trainer.fit(load_config(said, overrides))
+        trainer.train_config(load_config(said, overrides))
     monkeypatch.undo()
-    trainer.fit(load_config(said, overrides))
+    trainer.train_config(load_config(said, overrides))
     assert losses(place, "mixed killed") == losses(place, "mixed whole")
 
 
@@ -272,7 +275,7 @@ SHAPE = GPTConfig(block_size=64, vocab_size=500, n_layer=3, n_head=4, n_embd=64)
 
 def config_of(rank: int, **lora) -> Config:
     sizes = {"model": Model(block_size=64), "train": Train(micro_batch=4, batch_tokens=256)}
-    return Config(**sizes, lora=Lora(rank=rank, **lora))
+    return Config(**sizes, lora=Lora(rank=rank, **lora), init_from="base")
 
 
 def counted(rank: int) -> dict[str, int]:

@@ -12,8 +12,8 @@ import torch
 from small_run import COMPUTING, WRITING, lines, run_in_child, small, write_text
 
 from nanogpt import checkpoint
-from nanogpt.config import Config
-from nanogpt.labs.long_run.assemble import ensure_data
+from nanogpt.build import ensure_data
+from nanogpt.config import Config, Lora
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.training import scale_init
 from nanogpt.weights import save_model
@@ -53,15 +53,16 @@ def run_of(folder: Path, case: str, name: str) -> Config:
     changes = dict(KEYS[case])
     if "data_mix" in changes:
         changes["data_mix"] = {str(folder / key): weight for key, weight in changes["data_mix"].items()}
+    lora = Lora(rank=changes.pop("lora_rank", 0))
     config = small(folder, run_dir=str(folder / name), eval_sample_every=0, **changes)
-    return replace(config, init_from=str(folder / "base"))
+    return replace(config, init_from=str(folder / "base"), lora=lora)
 
 
 def bits(config: Config) -> tuple:
     """All that a run ends with: its lines, and every file of its last checkpoint but what names the folder and times."""
     last = checkpoint.latest(config.run.dir)
     state = json.loads((last / "state.json").read_text())
-    kept = {key: state[key] for key in ("step", "updates", "data", "best", "windows")}
+    kept = {key: state[key] for key in ("step", "updates", "data", "best", "notes")}
     return lines(config.run.dir), kept, {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
 
 

@@ -10,10 +10,9 @@ import torch.distributed as dist
 from ranks import in_ranks
 from small_run import lines, small, write_text
 
-from nanogpt import checkpoint
-from nanogpt.config import Config
-from nanogpt.labs.long_run import trainer
-from nanogpt.labs.long_run.assemble import ensure_data
+from nanogpt import checkpoint, trainer
+from nanogpt.build import ensure_data
+from nanogpt.config import Config, Lora
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
@@ -51,11 +50,13 @@ def run_of(folder: Path, keys: set[str], name: str, **changes) -> Config:
     values["data_mix"] = {str(folder / "data"): 3, str(folder / "other"): 1}
     said = {"train_max_steps": 12, "train_batch_tokens": 256, "model_dropout": 0.0, "eval_every": 6}
     said |= {"eval_sample_every": 0, "run_dir": str(folder / name)} | {key: values[key] for key in keys}
-    return replace(small(folder, **said | changes), init_from=str(folder / "base"))
+    said |= changes
+    lora = Lora(rank=said.pop("lora_rank", 0))
+    return replace(small(folder, **said), init_from=str(folder / "base"), lora=lora)
 
 
 def fit(ranks, config: Config) -> int:
-    return trainer.fit(config).step
+    return trainer.train_config(config).step
 
 
 def fit_and_stop(ranks, config: Config, step: int) -> int:
@@ -68,7 +69,7 @@ def fit_and_stop(ranks, config: Config, step: int) -> int:
         return one_step(run)
 
     trainer.one_step = stopping
-    return trainer.fit(config).step
+    return trainer.train_config(config).step
 
 
 def same(a: Config, b: Config) -> None:
@@ -79,7 +80,9 @@ def same(a: Config, b: Config) -> None:
         apart, said = verdict(one, two, name)
         assert apart < BOUND, said
     assert [line["step"] for line in two] == list(range(1, 13)), "a line is there twice, or missing"
-    places = [checkpoint.load(checkpoint.latest(config.run.dir))["data"]["position"] for config in (a, b)]
+    places = [
+        checkpoint.load_state(checkpoint.latest(config.run.dir))["data"]["position"] for config in (a, b)
+    ]
     assert places[0] == places[1] == 12 * 16, "the place in the data is not the row that both have come to"
 
 
@@ -89,7 +92,7 @@ def same(a: Config, b: Config) -> None:
 def test_two_ranks_are_the_same_run(keys, folder):
     name = " ".join(sorted(keys))
     alone, shared = run_of(folder, keys, f"one {name}"), run_of(folder, keys, f"two {name}")
-    trainer.fit(alone)
+    trainer.train_config(alone)
     assert in_runs(fit, 2, shared) == [12, 12]
     same(alone, shared)
     kept = {path.name for path in checkpoint.latest(shared.run.dir).iterdir()}
@@ -99,9 +102,9 @@ def test_two_ranks_are_the_same_run(keys, folder):
 @pytest.mark.slow
 def test_it_goes_on_with_another_number_of_ranks(folder):
     alone, moved = run_of(folder, ALL, "never moved"), run_of(folder, ALL, "moved")
-    trainer.fit(alone)
+    trainer.train_config(alone)
     assert in_runs(fit_and_stop, 2, moved, 5) == [5, 5]
-    trainer.fit(moved)
+    trainer.train_config(moved)
     same(alone, moved)
 
 
@@ -119,8 +122,8 @@ def test_the_same_number_goes_on_bit_for_bit(folder):
 def test_one_rank_that_moves_alone_would_be_seen(folder):
     """The bound is far below what a wrong mean over the answers would do."""
     alone = run_of(folder, ALL, "with the bound")
-    trainer.fit(alone)
+    trainer.train_config(alone)
     other = run_of(folder, ALL, "beyond the bound", optim_lr=1.01e-2)
-    trainer.fit(other)
+    trainer.train_config(other)
     with pytest.raises(AssertionError):
         same(alone, other)

@@ -16,12 +16,11 @@ import torch.nn.functional as F
 from nanogpt.config import Config, Model, Optim, Run, Train
 from nanogpt.data import BatchStream
 from nanogpt.labs.evals import measures
-from nanogpt.labs.long_run.trainer import one_step
-from nanogpt.labs.long_run.training import Training
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import LossScaler, autocast
 from nanogpt.shards import write_shard
 from nanogpt.tokenizer import BPETokenizer
+from nanogpt.trainer import Training, one_step
 from nanogpt.training import train_step
 
 SHAPE = GPTConfig(block_size=16, vocab_size=64, n_layer=1, n_head=2, n_embd=32)

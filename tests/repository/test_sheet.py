@@ -202,11 +202,11 @@ def test_adamw_is_the_formula_of_the_sheet():
 def test_a_checkpoint_holds_what_the_sheet_says():
     import inspect
 
-    from nanogpt.labs.long_run import training
+    from nanogpt import trainer
 
     said = TRAINING["checkpoint"][0].partition(": ")[2].split(", ")
-    source = inspect.getsource(training.Training.state_dict)
-    assert [name for name in said if f'"{name}"' not in source and name not in training.KEPT] == []
+    source = inspect.getsource(trainer.Training.state_dict)
+    assert [name for name in said if f'"{name}"' not in source and name not in trainer.COUNTED] == []
 
 
 def test_a_fused_update_moves_the_bytes_of_the_sheet():
