@@ -51,7 +51,7 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["torch._dynamo", "nanogpt.distributed", "nanogpt.labs.long_run.trainer", "nanogpt.fsdp"]
+        ["torch._dynamo", "nanogpt.distributed", "nanogpt.trainer", "nanogpt.fsdp"]
     )
     start_server()
     store = dist.TCPStore(

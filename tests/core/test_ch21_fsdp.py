@@ -14,7 +14,7 @@ from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
 from nanogpt.precision import LossScaler
 from nanogpt.pretrained import from_hf, to_hf
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients
 from nanogpt.weights import load_model, save_model
 
 pytestmark = pytest.mark.skipif(
@@ -45,9 +45,23 @@ def rows(step: int, ranks: Ranks, uneven: bool = True) -> list:
     return list(zip(x.split(1), y.split(1)))
 
 
+def make_step(ranks: Ranks, model, optimizer, batches, precision="float32", scaler=None) -> tuple:
+    """A clipped update as the trainer makes it, unless fp16 has overflowed: the loss, and the norm before clipping."""
+    optimizer.zero_grad()
+    loss = accumulate_gradients(model, batches, precision, scaler, ranks.mean)
+    if scaler is not None:
+        scaler.unscale(model.parameters())
+    norm = clip_(model.parameters(), CLIP)
+    if scaler is not None:
+        scaler.update(bool(norm.isfinite()))
+    if norm.isfinite():
+        optimizer.step()
+    return loss.item(), norm.item()
+
+
 def curve(ranks: Ranks, seed, how: str = "plain", steps=range(STEPS), start=None) -> dict:
     """Losses, norms before clipping, the weights in the end. how: plain, float32, recompute, bf16, fp16 or masters."""
-    model, norms = load_model(seed).train(), []
+    model = load_model(seed).train()
     precision = how if how in ("bf16", "fp16") else "float32"
     if how not in ("plain", "masters"):
         model = shard(model, precision=precision)
@@ -57,11 +71,8 @@ def curve(ranks: Ranks, seed, how: str = "plain", steps=range(STEPS), start=None
     scaler = LossScaler() if how == "fp16" else None
     if start:
         load_parts(start, model, optimizer)
-    tell = {"accept": lambda loss, norm: norms.append(norm.item()) or True, "clip": CLIP, "mean": ranks.mean}
-    losses = [
-        train_step(model, optimizer, rows(step, ranks), precision, scaler=scaler, **tell).item()
-        for step in steps
-    ]
+    pairs = [make_step(ranks, model, optimizer, rows(step, ranks), precision, scaler) for step in steps]
+    losses, norms = map(list, zip(*pairs, strict=True))
     return {"losses": losses, "norms": norms, "model": model, "optimizer": optimizer}
 
 
@@ -110,7 +121,7 @@ def overflow(ranks: Ranks, seed) -> tuple:
     if ranks.rank == 1:
         weight = model.transformer.h[0].mlp.c_fc.weight
         weight.register_post_accumulate_grad_hook(lambda p: p.grad.to_local().fill_(math.inf))
-    train_step(model, optimizer, rows(0, ranks)[:1], "fp16", scaler=scaler, mean=ranks.mean)
+    make_step(ranks, model, optimizer, rows(0, ranks)[:1], "fp16", scaler)
     after = [p.to_local() for p in model.parameters()]
     return scaler.scale, all(map(torch.equal, before, after))
 
@@ -135,7 +146,7 @@ def test_ties_names_and_words(seed):
 
 
 def clip_(parameters, max_norm: float) -> torch.Tensor:
-    """As train_step clips; the norm before."""
+    """As the trainer clips; the norm before."""
     gradients = gradients_of(parameters)
     norm = global_norm(gradients)
     scale_to(gradients, max_norm, norm)

@@ -15,17 +15,14 @@ import torch.distributed as dist
 from ranks import in_ranks
 from small_run import Poisoned, lines, small, weights, write_text
 
-from nanogpt import checkpoint
+from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
 from nanogpt.config import load_config
-from nanogpt.distributed import Ranks
-from nanogpt.evaluate import evaluate
-from nanogpt.labs.long_run import trainer
+from nanogpt.distributed import Ranks, my_documents
 from nanogpt.labs.long_run.compare import verdict
-from nanogpt.labs.long_run.stopping import exit_code
-from nanogpt.labs.long_run.together import held_loss, my_documents, remedy, seed_step, too_large
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
+from nanogpt.trainer import exit_code, find_remedy, held_loss, seed_step, why_too_large
 
 pytestmark = [
     pytest.mark.skipif(
@@ -53,7 +50,7 @@ def config(folder, tmp_path):
 
 
 def fit(ranks: Ranks, config) -> int:
-    return trainer.fit(config).step
+    return trainer.train_config(config).step
 
 
 def fit_and_stop(ranks: Ranks, config, step: int, who: int, how: str) -> int:
@@ -66,7 +63,7 @@ def fit_and_stop(ranks: Ranks, config, step: int, who: int, how: str) -> int:
         return one_step(run)
 
     trainer.one_step = stopping
-    return trainer.fit(config).step
+    return trainer.train_config(config).step
 
 
 in_runs = partial(in_ranks, seconds=None)  # the trainer opens the group
@@ -82,7 +79,7 @@ def worst(a: str | Path, b: str | Path, name: str = "loss") -> float:
 def one(config, tmp_path) -> str:
     """The run of one process."""
     whole = config(run_dir=str(tmp_path / "one"))
-    trainer.fit(whole)
+    trainer.train_config(whole)
     return whole.run.dir
 
 
@@ -93,7 +90,7 @@ def one(config, tmp_path) -> str:
 @pytest.mark.parametrize("documents", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_any_number_of_ranks_is_the_same_run(size, documents, config, tmp_path):
     alone = config(run_dir=str(tmp_path / "one"), data_documents=documents)
-    trainer.fit(alone)
+    trainer.train_config(alone)
     several = config(data_documents=documents)
     assert in_runs(fit, size, several) == [12] * size
     for name in ("loss", "norm", "val_loss"):
@@ -105,8 +102,8 @@ def test_any_number_of_ranks_is_the_same_run(size, documents, config, tmp_path):
         "a line is there twice, or missing"
     )
     assert main(["compare", alone.run.dir, several.run.dir, "--bound", str(BOUND)]) == 0
-    state = checkpoint.load(checkpoint.latest(several.run.dir))
-    assert state["data"] == checkpoint.load(checkpoint.latest(alone.run.dir))["data"], (
+    state = checkpoint.load_state(checkpoint.latest(several.run.dir))
+    assert state["data"] == checkpoint.load_state(checkpoint.latest(alone.run.dir))["data"], (
         "the place in the data differs"
     )
 
@@ -143,16 +140,15 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(who, config):
 
 def nan_on_rank_1(ranks: Ranks, config) -> tuple:
     """Rank 1's loss is NaN in step 5."""
-    step, made = trainer.train_step, []
+    accumulate, made = trainer.accumulate_gradients, []
 
-    def poisoned(model, *rest, **named):
+    def poisoned(model, *rest):
         made.append(1)
-        return step(
-            Poisoned(model, float("nan") if len(made) == 5 and ranks.rank == 1 else 1.0), *rest, **named
-        )
+        factor = float("nan") if len(made) == 5 and ranks.rank == 1 else 1.0
+        return accumulate(Poisoned(model, factor), *rest)
 
-    trainer.train_step = poisoned
-    run = trainer.fit(config)
+    trainer.accumulate_gradients = poisoned
+    run = trainer.train_config(config)
     return run.updates, dict(run.skipped)
 
 
@@ -168,7 +164,7 @@ def test_a_step_that_is_not_finite_on_one_rank_is_skipped_by_all(config):
 
 
 def fit_differently(ranks: Ranks, config, other) -> None:
-    trainer.fit(other if ranks.rank == 1 else config)
+    trainer.train_config(other if ranks.rank == 1 else config)
 
 
 @pytest.mark.parametrize(
@@ -185,22 +181,18 @@ def test_a_rank_with_another_configuration_is_refused_at_the_start(change, said,
 
 
 def fit_with_other_files(ranks: Ranks, config, what: str) -> None:
-    from nanogpt.labs.long_run import together
-
     if ranks.rank == 1 and what == "code":
-        together.code_hash = lambda: "0ther"
+        trainer.code_hash = lambda: "0ther"
     if ranks.rank == 1 and what == "checkpoint":
-        from nanogpt.labs.long_run import assemble
-
-        assemble.latest = lambda folder: None
-    trainer.fit(config)
+        trainer.latest = lambda folder: None
+    trainer.train_config(config)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["code", "checkpoint"])
 def test_a_rank_with_other_code_or_another_checkpoint_is_refused(what, config):
     if what == "checkpoint":
-        trainer.fit(config(train_max_steps=4))
+        trainer.train_config(config(train_max_steps=4))
     for result in in_runs(fit_with_other_files, 2, config(), what):
         assert isinstance(result, ValueError) and f"rank 1 has another {what} than rank 0" in str(result), (
             result
@@ -217,7 +209,7 @@ def test_a_batch_that_cannot_be_dealt_is_one_sentence(config):
 
 @pytest.mark.parametrize(("ranks", "micro_batch"), [(8, 2), (16, 1), (2, 4)])
 def test_the_remedy_is_one_that_can_be_dealt_and_keeps_the_batch(ranks, micro_batch, config):
-    said = remedy(config(), ranks)
+    said = find_remedy(config(), ranks)
     assert said == f"set train.micro_batch={micro_batch}, which keeps the batch"
     assert config(train_micro_batch=micro_batch).micro_batches % ranks == 0
 
@@ -241,7 +233,7 @@ def test_another_trainer_in_the_folder_is_refused_by_all(config):
 
 
 def test_the_parts_of_an_evaluation_are_whole_documents_and_add_up(folder, config):
-    trainer.fit(config())
+    trainer.train_config(config())
     eot = json.loads((folder / "data/manifest.json").read_text())["eot"]
     generator = np.random.default_rng(0)
     documents = [np.r_[eot, generator.integers(0, eot, n)] for n in generator.integers(1, 40, 23)]
@@ -257,7 +249,10 @@ def loss_of(ranks: Ranks, tokens, eot: int) -> float:
         GPTConfig(block_size=16, vocab_size=eot + 1, n_layer=1, n_head=2, n_embd=16),
         torch.Generator().manual_seed(0),
     )
-    return held_loss(ranks, evaluate, model, [tokens, tokens[:9]], eot)
+    run = SimpleNamespace(
+        model=model, held=([tokens, tokens[:9]], eot), ranks=ranks, config=load_config("tiny")
+    )
+    return held_loss(run)
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -297,7 +292,7 @@ TOO_LARGE = [
 @pytest.mark.parametrize("asked", TOO_LARGE, ids=lambda asked: asked[0])
 def test_what_no_memory_holds_is_refused_before_anything_is_made(asked, tmp_path, monkeypatch, capsys):
     """A billion layers were once built one after the other, until the machine had no memory left."""
-    monkeypatch.setattr(trainer, "resume", None)
+    monkeypatch.setattr(trainer, "build_run", None)
     made = [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data", "run.device=cpu"]
     assert main(["train", "tiny", *asked, *made]) == 2
     said = capsys.readouterr().err
@@ -310,9 +305,9 @@ def test_what_no_memory_holds_is_refused_before_anything_is_made(asked, tmp_path
 def test_what_fits_is_not_refused():
     """A small model, and a large one whose state is cut over so many ranks that each has room."""
     cpu = torch.device("cpu")
-    assert not too_large(load_config("tiny"), cpu, 1)
+    assert not why_too_large(load_config("tiny"), cpu, 1)
     large = load_config("tiny", ["model.n_layer=1000000", "model.n_embd=1024"])
-    assert too_large(large, cpu, 1) and not too_large(large, cpu, 10**6)
+    assert why_too_large(large, cpu, 1) and not why_too_large(large, cpu, 10**6)
 
 
 @pytest.mark.parametrize("name, code", [("TORCHELASTIC_RUN_ID", 0), ("ELSEWHERE", 1)])
