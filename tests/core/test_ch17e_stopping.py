@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 from small_run import lines, small, stopped_after, write_text
 
-from nanogpt import checkpoint
-from nanogpt.labs.long_run import trainer
-from nanogpt.labs.long_run.stopping import exit_code
+from nanogpt import checkpoint, trainer
+from nanogpt.trainer import exit_code
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="no SIGTERM to itself on Windows"),
@@ -33,14 +32,14 @@ def test_a_signal_lets_the_step_end_and_saves_it(folder, tmp_path, number, monke
     monkeypatch.setattr(
         trainer, "one_step", lambda run: (run.step == 6 and signal.raise_signal(number)) or one_step(run)
     )
-    run = trainer.fit(config, "python -m nanogpt train x")
+    run = trainer.train_config(config, "python -m nanogpt train x")
     said = capsys.readouterr().out
     assert run.step == 7 and (tmp_path / "run/step_000007").is_dir(), "the step was not ended and saved"
     assert f"stopped by {number.name} after step 7; to go on: python -m nanogpt train x" in said, said
     assert signal.getsignal(number) is handler, "the handler is not put back"
     monkeypatch.undo()
-    trainer.fit(config)
-    trainer.fit(whole := small(folder, run_dir=str(tmp_path / "whole"), train_max_steps=12))
+    trainer.train_config(config)
+    trainer.train_config(whole := small(folder, run_dir=str(tmp_path / "whole"), train_max_steps=12))
     assert lines(config.run.dir) == lines(whole.run.dir), "the run that was stopped ends otherwise"
 
 
@@ -51,7 +50,7 @@ def test_a_second_signal_ends_the_run_at_once(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainer, "one_step", twice)
     with pytest.raises(KeyboardInterrupt, match="there is no checkpoint yet"):
-        trainer.fit(small(folder, run_dir=str(tmp_path / "run")))
+        trainer.train_config(small(folder, run_dir=str(tmp_path / "run")))
 
 
 def test_the_time_limit_ends_the_run_with_a_checkpoint(folder, tmp_path, capsys):
@@ -59,7 +58,7 @@ def test_the_time_limit_ends_the_run_with_a_checkpoint(folder, tmp_path, capsys)
         folder, run_dir=str(tmp_path / "run"), run_minutes=0.01, train_max_steps=100_000, eval_every=0
     )
     began = time.monotonic()
-    run = trainer.fit(config)
+    run = trainer.train_config(config)
     assert time.monotonic() - began < 20 and 0 < run.step < 100_000, "it does not end in time"
     assert "stopped by run.minutes=0.01" in capsys.readouterr().out
     assert checkpoint.latest(run.folder).name == f"step_{run.step:06d}", "its last step is not saved"

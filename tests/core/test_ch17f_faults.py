@@ -15,12 +15,11 @@ import torch
 import yaml
 from small_run import COMPUTING, WRITING, lines, run_in_child, small, weights, write_text
 
-from nanogpt import checkpoint
+from nanogpt import checkpoint, trainer
+from nanogpt.build import ensure_data
 from nanogpt.cli import outcome
 from nanogpt.config import config_dict
 from nanogpt.files import alone_in
-from nanogpt.labs.long_run import trainer
-from nanogpt.labs.long_run.assemble import ensure_data
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows"),
@@ -126,7 +125,7 @@ def half(folder) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "one_step", stopping)
-        assert trainer.fit(config).step == 8, "the file `stop` did not end the run after its step"
+        assert trainer.train_config(config).step == 8, "the file `stop` did not end the run after its step"
     return Path(config.run.dir)
 
 
@@ -140,14 +139,14 @@ def test_a_run_goes_on_from_the_checkpoint_before_the_damaged_one_to_the_same_en
     whole = small(
         folder, run_dir=str(folder / "twelve"), train_max_steps=12, eval_every=0, eval_sample_every=0
     )
-    trainer.fit(whole)
+    trainer.train_config(whole)
     config = small(
         folder, run_dir=str(folder / "mended"), train_max_steps=12, eval_every=0, eval_sample_every=0
     )
     run = Path(shutil.copytree(half, config.run.dir))
     flip(run / "step_000008" / "state.safetensors")
     (run / ".step_000012.tmp").mkdir()  # what a kill within a write leaves
-    trainer.fit(config)
+    trainer.train_config(config)
     told = capsys.readouterr().out
     assert "step_000008 is damaged" in told and "going on after step 4" in told, f"it does not say so: {told}"
     assert lines(run) == lines(whole.run.dir) and weights(run) == weights(whole.run.dir), "another end"
@@ -160,7 +159,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again_over_them(
         flip(path / "model.safetensors")
     before = sorted(path.name for path in run.rglob("*"))
     with pytest.raises(ValueError, match=r"no checkpoint in .* is whole; move them away"):
-        trainer.fit(small(folder, run_dir=str(run)))
+        trainer.train_config(small(folder, run_dir=str(run)))
     assert sorted(path.name for path in run.rglob("*")) == before, "something was deleted or written"
 
 
@@ -172,7 +171,7 @@ def test_a_file_size_limit_ends_the_run_with_one_sentence(folder, tmp_path, caps
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
-        code = outcome("train", lambda: trainer.fit(config))
+        code = outcome("train", lambda: trainer.train_config(config))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     said = capsys.readouterr().err
@@ -197,13 +196,13 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(folder, tm
     disk, make_room = small_disk
     changes = dict(train_max_steps=20, run_keep=9, eval_every=0, eval_sample_every=0)
     config = small(folder, run_dir=str(disk / "run"), **changes)
-    code, said = outcome("train", lambda: trainer.fit(config)), capsys.readouterr().err
+    code, said = outcome("train", lambda: trainer.train_config(config)), capsys.readouterr().err
     good = checkpoint.latest(config.run.dir, pytest.fail)
     assert code == 2 and said.count("\n") == 1, f"exit code {code}, {said!r}"
     assert good and f"the last good checkpoint is {good}" in said, said
     make_room()
-    trainer.fit(config)
-    trainer.fit(whole := small(folder, run_dir=str(tmp_path / "whole"), **changes))
+    trainer.train_config(config)
+    trainer.train_config(whole := small(folder, run_dir=str(tmp_path / "whole"), **changes))
     assert lines(config.run.dir) == lines(whole.run.dir), "the run that ran out of room ends otherwise"
     assert weights(config.run.dir) == weights(whole.run.dir), "with other weights"
 
@@ -216,7 +215,7 @@ def test_two_trainers_in_one_folder_are_refused(folder, tmp_path):
         alone_in(tmp_path / "run", "trainer"),
         pytest.raises(ValueError, match="another trainer writes into"),
     ):
-        trainer.fit(small(folder, run_dir=str(tmp_path / "run")))
+        trainer.train_config(small(folder, run_dir=str(tmp_path / "run")))
 
 
 @pytest.mark.slow

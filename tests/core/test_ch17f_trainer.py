@@ -13,11 +13,10 @@ import torch
 import yaml
 from small_run import lines, losses, poisoned_steps, small, stopped_after, weights, write_text
 
-from nanogpt import checkpoint
+from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
 from nanogpt.config import config_dict
-from nanogpt.labs.long_run import looks, trainer
-from nanogpt.labs.long_run import training as runs
+from nanogpt.labs.long_run import spikes
 from nanogpt.sampling import complete
 from nanogpt.sampling import load as load_for_sampling
 from nanogpt.weights import load_model
@@ -50,7 +49,9 @@ def poison(monkeypatch):
 
 
 def test_the_loss_falls_and_what_was_promised_is_written(config, capsys):
-    run = trainer.fit(config(train_max_steps=40, eval_every=20, eval_sample_every=20, run_log_every=10))
+    run = trainer.train_config(
+        config(train_max_steps=40, eval_every=20, eval_sample_every=20, run_log_every=10)
+    )
     told, said = lines(run.folder), capsys.readouterr().out
     assert [line["step"] for line in told] == list(range(1, 41)), "a line for each step"
     assert np.mean(losses(run.folder)[-5:]) < losses(run.folder)[0] - 1, "the loss does not fall"
@@ -70,11 +71,11 @@ def test_a_step_is_saved_before_it_is_evaluated(config, monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(looks, "evaluate", out_of_memory)
+        patch.setattr(trainer, "evaluate", out_of_memory)
         with pytest.raises(MemoryError):
-            trainer.fit(config(eval_every=6))
+            trainer.train_config(config(eval_every=6))
     assert checkpoint.latest(config().run.dir).name == "step_000006", "what was trained is lost"
-    trainer.fit(config(eval_every=6))
+    trainer.train_config(config(eval_every=6))
     assert [line["step"] for line in lines(config().run.dir) if "val_loss" in line] == [6, 12], (
         "not evaluated"
     )
@@ -91,26 +92,26 @@ def test_a_run_stopped_anywhere_ends_the_same_after_the_end_of_an_epoch_too(
     config, tmp_path, monkeypatch, documents, schedule
 ):
     options = dict(data_documents=documents, optim_schedule=schedule, train_max_steps=16, eval_every=8)
-    run = trainer.fit(whole := config(run_dir=str(tmp_path / "whole"), **options))
+    run = trainer.train_config(whole := config(run_dir=str(tmp_path / "whole"), **options))
     assert run.stream.epoch >= 1, "no epoch has ended: the test says nothing about that"
     stopped = config(run_dir=str(tmp_path / "stopped"), **options)
     for step in (3, 8, 13):
         stopped_after(stopped, step, monkeypatch)
-    trainer.fit(stopped)
+    trainer.train_config(stopped)
     assert lines(stopped.run.dir) == lines(whole.run.dir), "the losses differ"
     assert weights(stopped.run.dir) == weights(whole.run.dir), "the weights differ"
 
 
 def test_windows_and_counts_survive(config, tmp_path, monkeypatch, poison):
-    monkeypatch.setattr(runs, "WINDOW", 4)
+    monkeypatch.setattr(spikes, "WINDOW", 4)
     poison({3: math.nan})
-    trainer.fit(whole := config(run_dir=str(tmp_path / "whole")))
+    trainer.train_config(whole := config(run_dir=str(tmp_path / "whole"), train_skip_spikes=9))
     poison({})
     monkeypatch.undo()
-    monkeypatch.setattr(runs, "WINDOW", 4)
+    monkeypatch.setattr(spikes, "WINDOW", 4)
     poison({3: math.nan})
-    stopped_after(config(), 7, monkeypatch)
-    run = trainer.fit(config())
+    stopped_after(config(train_skip_spikes=9), 7, monkeypatch)
+    run = trainer.train_config(config(train_skip_spikes=9))
     assert lines(whole.run.dir)[-1]["loss_z"] is not None, "no z-score: the test says nothing about windows"
     assert lines(run.folder) == lines(whole.run.dir), "z-scores or learning rates differ after resuming"
     assert run.updates == 11 and run.skipped == {"not finite": 1}, "the counts begin again"
@@ -120,11 +121,11 @@ def test_windows_and_counts_survive(config, tmp_path, monkeypatch, poison):
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
 def test_a_compiled_run_resumes_bit_for_bit_and_samples_on_the_way(config, tmp_path, monkeypatch):
     options = dict(train_compile=True, eval_every=4, eval_sample_every=4)
-    trainer.fit(whole := config(run_dir=str(tmp_path / "whole"), **options))
+    trainer.train_config(whole := config(run_dir=str(tmp_path / "whole"), **options))
     stopped_after(config(**options), 6, monkeypatch)
-    trainer.fit(config(**options))
+    trainer.train_config(config(**options))
     assert lines(config().run.dir) == lines(whole.run.dir), "the losses differ"
-    trainer.fit(quiet := config(run_dir=str(tmp_path / "quiet"), train_compile=True))
+    trainer.train_config(quiet := config(run_dir=str(tmp_path / "quiet"), train_compile=True))
     assert losses(quiet.run.dir) == losses(whole.run.dir), "evaluation changes a compiled run"
     assert (tmp_path / "run/samples/step_000012.txt").exists()
 
@@ -135,7 +136,7 @@ def test_a_compiled_run_resumes_bit_for_bit_and_samples_on_the_way(config, tmp_p
 def test_so_many_bad_steps_in_a_row_end_the_run_and_name_the_last_good_checkpoint(config, poison):
     poison(dict.fromkeys((3, 6, 7, 8, 9), math.nan))
     with pytest.raises(FloatingPointError) as error:
-        trainer.fit(config(train_bad_steps=3))
+        trainer.train_config(config(train_bad_steps=3))
     said = str(error.value)
     assert "step 8: loss or gradient were not finite 3 times in a row" in said, said
     assert "the last good checkpoint is" in said and "step_000004" in said, said
@@ -146,34 +147,34 @@ def test_so_many_bad_steps_in_a_row_end_the_run_and_name_the_last_good_checkpoin
 
 
 def test_a_torn_last_line_and_lines_after_the_checkpoint_are_written_again(config, tmp_path, monkeypatch):
-    trainer.fit(whole := config(run_dir=str(tmp_path / "whole")))
+    trainer.train_config(whole := config(run_dir=str(tmp_path / "whole")))
     stopped_after(config(), 8, monkeypatch)
     path = tmp_path / "run/metrics.jsonl"
     whole_lines = Path(whole.run.dir, "metrics.jsonl").read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(whole_lines[:10]) + whole_lines[10][:25])
-    trainer.fit(config())
+    trainer.train_config(config())
     assert lines(config().run.dir) == lines(whole.run.dir), "the file is not the uninterrupted run's"
 
 
 @pytest.mark.slow
 def test_what_may_change_is_said_and_done(config, monkeypatch, capsys):
     stopped_after(config(), 4, monkeypatch)
-    run = trainer.fit(config(train_max_steps=14, eval_every=7, run_keep=1))
+    run = trainer.train_config(config(train_max_steps=14, eval_every=7, run_keep=1))
     said = capsys.readouterr().out
     assert "train.max_steps=14 (was 12), eval.every=7 (was 0), run.keep=1 (was 2)" in said, said
     assert run.step == 14 and [p.name for p in checkpoint.checkpoints(run.folder)] == ["step_000014"]
 
 
 def test_a_finished_run_stays_finished(config, capsys):
-    trainer.fit(config(eval_every=6))
+    trainer.train_config(config(eval_every=6))
     before = lines(config().run.dir)
-    assert trainer.fit(config(eval_every=6)).step == 12 and lines(config().run.dir) == before
+    assert trainer.train_config(config(eval_every=6)).step == 12 and lines(config().run.dir) == before
 
 
 def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
     values = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])
-    monkeypatch.setattr(looks, "evaluate", lambda *args, **options: next(values))
-    run = trainer.fit(config(eval_every=2, run_keep=2))
+    monkeypatch.setattr(trainer, "evaluate", lambda *args, **options: next(values))
+    run = trainer.train_config(config(eval_every=2, run_keep=2))
     assert run.best == {"step": 4, "val_loss": 1.0}
     assert [int(p.name[5:]) for p in checkpoint.checkpoints(run.folder)] == [4, 10, 12], (
         "not best and last two"
@@ -188,7 +189,7 @@ def test_tensorboard_gets_the_same_numbers(config):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = trainer.fit(config(run_tensorboard=True))
+    run = trainer.train_config(config(run_tensorboard=True))
     board = EventAccumulator(str(run.folder / "tensorboard"))
     board.Reload()
     assert [event.step for event in board.Scalars("loss")] == list(range(1, 13))
@@ -197,17 +198,16 @@ def test_tensorboard_gets_the_same_numbers(config):
 
 def test_wandb_gets_the_same_numbers_or_is_asked_for_in_one_line(config, monkeypatch, tmp_path, capsys):
     sent = {}
-    fake = SimpleNamespace(
-        init=lambda **options: sent.update(options), log=lambda line, step: sent.update({step: line["loss"]})
-    )
+    page = SimpleNamespace(log=lambda line, step: sent.update({step: line["loss"]}))
+    fake = SimpleNamespace(init=lambda **options: sent.update(options) or page)
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    run = trainer.fit(config(run_wandb=True))
+    run = trainer.train_config(config(run_wandb=True))
     assert [sent[step] for step in range(1, 13)] == losses(run.folder), "other losses are sent"
     assert sent["name"] == "run" and sent["resume"] == "allow", "a resumed run would be a new one"
     first = sent["id"]
-    trainer.fit(config(run_wandb=True))
+    trainer.train_config(config(run_wandb=True))
     assert sent["id"] == first, "a resumed run is another one"
-    trainer.fit(config(run_wandb=True, run_dir=str(tmp_path / "b/run")))
+    trainer.train_config(config(run_wandb=True, run_dir=str(tmp_path / "b/run")))
     assert sent["id"] != first and sent["name"] == "run", "two folders of one name are one run"
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     (tmp_path / "c.yaml").write_text(
@@ -219,9 +219,9 @@ def test_wandb_gets_the_same_numbers_or_is_asked_for_in_one_line(config, monkeyp
 
 def test_a_terminal_shows_every_step_in_one_place(config, monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    trainer.fit(config(run_log_every=6))
+    trainer.train_config(config(run_log_every=6))
     said = capsys.readouterr().out
-    assert said.count("\r") == 1 + 12 and len(re.findall(r"^.*step .*$", said, re.M)) == 2 + 0, said
+    assert said.count("\r") == 12 and len(re.findall(r"^.*step .*$", said, re.M)) == 2, said
 
 
 def test_a_sample_and_the_end_stand_on_lines_of_their_own_on_a_terminal(config, monkeypatch, capsys):
@@ -231,18 +231,19 @@ def test_a_sample_and_the_end_stand_on_lines_of_their_own_on_a_terminal(config, 
     monkeypatch.setattr(
         trainer, "one_step", lambda run: (run.step == 4 and (run.folder / "stop").touch()) or one_step(run)
     )
-    trainer.fit(config(run_log_every=100, eval_sample_every=3))
+    trainer.train_config(config(run_log_every=100, eval_sample_every=3))
     rows = [row for line in capsys.readouterr().out.split("\n") for row in line.split("\r\033[K")]
     assert sum(row.startswith("--- step 3: ") for row in rows) == 1, rows
     assert sum(row.startswith("stopped by the file") for row in rows) == 1, rows
 
 
 def test_a_run_says_what_it_is_and_how_long_it_will_take(config, capsys):
-    run = trainer.fit(config(run_log_every=4))
-    first, *steps = capsys.readouterr().out.splitlines()
+    run = trainer.train_config(config(run_log_every=4))
+    first, second, *steps = capsys.readouterr().out.splitlines()
     n = sum(p.numel() for p in run.model.parameters())
-    assert f": a new run; {n:,} parameters in float32 on cpu; 12 steps of 192 tokens, 2,304 in all" in first
-    trainer.fit(config(train_max_steps=13))
+    assert f": a new run; {n:,} parameters in float32 on cpu" in first
+    assert second == "12 steps of 192 tokens, 2,304 in all"
+    trainer.train_config(config(train_max_steps=13))
     assert ": goes on after step 12; " in capsys.readouterr().out
     assert [bool(re.search(r"\| \d+\.\d (s|min) left$", line)) for line in steps[:3]] == [
         True,
@@ -251,12 +252,29 @@ def test_a_run_says_what_it_is_and_how_long_it_will_take(config, capsys):
     ], steps
 
 
+def test_the_time_left_leaves_the_first_step_out(config, monkeypatch, capsys):
+    """A compiled step takes a minute once, and milliseconds from then on."""
+    seconds = iter([60.0] + [1.0] * 11)
+    clock = [0.0]
+    one_step = trainer.one_step
+
+    def slow_at_first(run):
+        clock[0] += next(seconds)
+        return one_step(run)
+
+    monkeypatch.setattr(trainer, "one_step", slow_at_first)
+    monkeypatch.setattr(trainer.time, "monotonic", lambda: clock[0])
+    trainer.train_config(config(run_log_every=1))
+    steps = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    assert " left" not in steps[0] and steps[1].endswith("| 10.0 s left"), steps[:2]
+
+
 @pytest.mark.parametrize("steps, rises", [(12, False), (24, True)])
 def test_a_rate_that_rises_where_a_run_goes_on_is_said(config, monkeypatch, capsys, steps, rises):
     """A cosine that was made longer has another rate from here on, and the curve belongs to neither."""
     stopped_after(config(), 8, monkeypatch)
     capsys.readouterr()
-    trainer.fit(config(train_max_steps=steps))
+    trainer.train_config(config(train_max_steps=steps))
     said = re.search(r"the learning rate was (\S+) and is (\S+) from here on", capsys.readouterr().out)
     assert bool(said) == rises
     if rises:  # the last rate of the old schedule, and the next one of the new
@@ -268,15 +286,15 @@ def test_a_rate_that_rises_where_a_run_goes_on_is_said(config, monkeypatch, caps
 
 
 def test_each_start_is_noted_with_its_software_and_command(config):
-    trainer.fit(config(run_minutes=1e-9), "first")
-    run = trainer.fit(config(), "second")
+    trainer.train_config(config(run_minutes=1e-9), "first")
+    run = trainer.train_config(config(), "second")
     noted = [json.loads(line) for line in (run.folder / "started.jsonl").read_text().splitlines()]
     assert [line["command"] for line in noted] == ["first", "second"]
     assert noted[0]["step"] == 0 < noted[1]["step"] and noted[0]["torch"] == torch.__version__
 
 
 def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config, capsys):
-    run = trainer.fit(config(eval_every=4, run_checkpoint_every=4, run_keep=9))
+    run = trainer.train_config(config(eval_every=4, run_checkpoint_every=4, run_keep=9))
     assert f"sample --checkpoint {run.folder}/best\n" in capsys.readouterr().out
     said = lines(run.folder)
     for line in said:
@@ -284,23 +302,23 @@ def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config, capsys
             line["val_loss"] = 0.1  # as if the middle one had been the best: newest and best must differ
     (run.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in said))
     best = run.folder / "step_000008"
-    assert checkpoint.chosen(run.folder) == run.kept == run.folder / "step_000012"
-    assert checkpoint.chosen(run.folder / "best") == best
-    assert checkpoint.chosen(best) == best and checkpoint.chosen("openai-community/gpt2") == Path(
+    assert checkpoint.pick_checkpoint(run.folder) == run.kept == run.folder / "step_000012"
+    assert checkpoint.pick_checkpoint(run.folder / "best") == best
+    assert checkpoint.pick_checkpoint(best) == best and checkpoint.pick_checkpoint(
         "openai-community/gpt2"
-    )
+    ) == Path("openai-community/gpt2")
     for place, same in ((run.folder, run.kept), (run.folder / "best", best)):
-        model, tokenizer = load_for_sampling(str(checkpoint.chosen(place)))
+        model, tokenizer = load_for_sampling(str(checkpoint.pick_checkpoint(place)))
         assert all(map(torch.equal, model.parameters(), load_model(same).parameters())) and tokenizer
-    never = trainer.fit(config(eval_every=0, run_dir=str(run.folder.parent / "never")))
+    never = trainer.train_config(config(eval_every=0, run_dir=str(run.folder.parent / "never")))
     assert f"sample --checkpoint {never.folder}\n" in capsys.readouterr().out
     with pytest.raises(ValueError, match="was never validated"):
-        checkpoint.chosen(never.folder / "best")
+        checkpoint.pick_checkpoint(never.folder / "best")
 
 
 def test_a_runs_folder_is_enough_to_go_on_wherever_it_is_now(config, tmp_path, monkeypatch):
     stopped_after(config(), 5, monkeypatch)
     moved = (tmp_path / "run").rename(tmp_path / "moved")
     assert main(["train", str(moved)]) == 0
-    trainer.fit(whole := config(run_dir=str(tmp_path / "whole")))
+    trainer.train_config(whole := config(run_dir=str(tmp_path / "whole")))
     assert lines(moved) == lines(whole.run.dir), "the run that went on by its folder ends otherwise"
