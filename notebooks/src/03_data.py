@@ -234,12 +234,12 @@ def read_shard(path: str | Path) -> np.ndarray:
     """The tokens of a shard, a read-only uint16 memory map. ValueError if it is another file, or a damaged one."""
     with open(path, "rb") as file:
         header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), "<i4")
-        there = (file.seek(0, 2) - HEADER_BYTES) / 2  # seek(0, 2) goes to the end and says how far that is
     if header[0] != MAGIC or header[1] != VERSION:
         raise ValueError(f"{path} is not a shard in llm.c's format, which begins with {MAGIC}, {VERSION}")
     n = int(header[2])
-    if n < 1 or there != n:
-        raise ValueError(f"{path} is damaged: {n:,} tokens in its header, {there:,} in it; prepare it again")
+    stored = (Path(path).stat().st_size - HEADER_BYTES) / 2
+    if n < 1 or stored != n:
+        raise ValueError(f"{path} is damaged: {n:,} tokens in its header, {stored:,} in it; prepare it again")
     return np.memmap(path, "<u2", "r", HEADER_BYTES, (n,))
 
 
@@ -510,9 +510,7 @@ class BatchStream:
 
     def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
         if min(B, T) < 1 or rank not in range(world_size):
-            raise ValueError(
-                f"a stream needs B, T >= 1, 0 <= rank < world_size; got {B, T, rank, world_size}"
-            )
+            raise ValueError(f"a stream needs B, T >= 1, 0 <= rank < world_size: {B, T, rank, world_size}")
         self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
         self.seed, self.device = seed, device
         self.position = 0  # what all ranks together have consumed
@@ -543,16 +541,20 @@ class BatchStream(BatchStream):
         """Tokens start to start + n of the stream, which may lie in several shards and epochs."""
         parts = []
         while n > 0:
+            # the shard that has token `start`, and the token's place in it
             epoch, offset = divmod(start, self.epoch_length)
             for i in permutation(len(self.tokens), self.seed, epoch, 0).tolist():
                 if offset < len(self.tokens[i]):
                     break
                 offset -= len(self.tokens[i])
+            # its documents in this epoch's order; the last shard's are kept
             key = (self.seed, epoch, i)
-            if key not in self._shuffled:  # the last shard's is kept
+            if key not in self._shuffled:
                 self._shuffled = {key: shuffle_documents(self.tokens[i], self.eot, self.seed, epoch, i + 1)}
-            parts.append(self._shuffled[key][offset : offset + n])
-            start, n = start + len(parts[-1]), n - len(parts[-1])
+            part = self._shuffled[key][offset : offset + n]
+            parts.append(part)
+            start += len(part)
+            n -= len(part)
         return np.concatenate(parts)
 
 
@@ -561,13 +563,13 @@ class BatchStream(BatchStream):
 #| blank BatchStream.next_batch: x is each row without its last token, y is each row without its first
 class BatchStream(BatchStream):
     def rows(self) -> np.ndarray:  # (B, T + 1): the last token of each is the first of the next
-        n, step = self.B * self.T, self.world_size * self.B * self.T
+        n = self.B * self.T  # a rank's tokens
+        step = n * self.world_size
         if self.epoch_length <= step:
-            raise ValueError(
-                f"{self.epoch_length:,} tokens, but a step takes {step:,} + 1; lower B or T, or add text"
-            )
-        start, self.position = self.position + self.rank * n, self.position + step
-        tokens = self.read(start, n + 1)
+            length = f"{self.epoch_length:,} tokens"
+            raise ValueError(f"{length}, but a step takes {step:,} + 1; lower B or T, or add text")
+        tokens = self.read(self.position + self.rank * n, n + 1)
+        self.position += step
         return np.stack([tokens[at : at + self.T + 1] for at in range(0, n, self.T)])
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -646,16 +648,20 @@ class DocumentStream(BatchStream):
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         starts = [np.flatnonzero(tokens == self.eot) for tokens in self.tokens]
-        self.starts, self.ends = np.concatenate(starts), np.cumsum([len(found) for found in starts])
+        self.starts = np.concatenate(starts)
+        self.ends = np.cumsum([len(places) for places in starts])
         self.epoch_length = len(self.starts)
 
     def rows(self) -> np.ndarray:
-        first, rows = self.position + self.rank * self.B, []
+        rows = []
+        first = self.position + self.rank * self.B
         for n in range(first, first + self.B):
+            # the document that begins row n of the stream
             epoch, number = divmod(n, self.epoch_length)
             if (self.seed, epoch) not in self._shuffled:
                 self._shuffled = {(self.seed, epoch): permutation(self.epoch_length, self.seed, epoch)}
             document = self._shuffled[self.seed, epoch][number]
+            # its tokens and what follows
             tokens = self.tokens[np.searchsorted(self.ends, document, side="right")]
             rows.append(tokens.take(self.starts[document] + np.arange(self.T + 1), mode="wrap"))
         self.position += self.world_size * self.B

@@ -306,47 +306,20 @@ the cache three things:
 - `cache.layer(i)`: the attention of block i, as a function of the new queries, keys and values.
 - `cache.newest(x)`: which tokens need logits? Only the last new one does.
 
-We begin with attention. It stores the new keys and values at their positions, beside the kept ones, and lets the
-new queries look at all of them. In the code, `at` has the positions of the new tokens of each text. `keys[texts, :, at]` selects, for
-each text, these positions in all heads. Its shape is (B, T, n_head, d), so `k` is transposed to this shape before it is stored.
+The class below keeps the keys and values of all layers, for B texts that may have different lengths, and knows how many tokens of each
+text are stored. `positions` computes the positions `at` of the new tokens, and also what each of them may see. Ignore the B for a moment: first
+we use it with one text.
 """
 
 
 # %%
 #| export
-#| blank attend: write k and v to their places `at`, then attend to all S places, masked by `visible`
 from collections.abc import Sequence
 from functools import partial
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from nanogpt.evaluate import evaluating
-from nanogpt.model import GPT
 
 
-def attend(
-    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, q: Tensor, k: Tensor, v: Tensor
-) -> Tensor:
-    """Store new k and v (B, n_head, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S)."""
-    texts = torch.arange(len(k), device=k.device)[:, None]  # (B, 1)
-    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, n_head, d)
-    values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
-    S = visible.size(-1)
-    return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=visible)
-
-
-# %% [markdown]
-r"""
-The class around it holds the memory of all layers, for B texts that may have different lengths, and knows how many tokens of each
-text are stored. `positions` also notes where the new tokens go and what they may see, and `layer` hands both to `attend`: `partial` fixes the first
-arguments of a function and leaves the rest, q, k and v, to the model. Ignore the B for a moment: first we use it with one text.
-"""
-
-
-# %%
-#| export
 class KVCache:
     """Keys and values of B texts, each (n_layer, B, n_head, size, d); `lengths`: how many tokens of each are stored."""
 
@@ -365,8 +338,31 @@ class KVCache:
         self.visible = steps <= self.at[:, None, :, None]  # (B, 1, T, S)
         return self.at
 
+
+# %% [markdown]
+r"""
+Attention stores the new keys and values at their positions, beside the kept ones, and lets the new queries look at all of them.
+In the code, `keys[texts, :, self.at]` selects, for each text, the positions of its new tokens in all heads. Its shape is (B, T, n_head, d), so `k` is
+transposed to this shape before it is stored. `layer` hands `attend` to the model: `partial` fixes the first
+argument of a function and leaves the rest, q, k and v, to its caller.
+"""
+
+
+# %%
+#| export
+#| blank KVCache.attend: write k and v to their places `self.at`, then attend to all S places, masked by `self.visible`
+class KVCache(KVCache):
+    def attend(self, i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store block i's new k and v, (B, n_head, T, d), then attend with q to all that is visible: (B, n_head, T, d)."""
+        keys, values = self.keys[i], self.values[i]  # (B, n_head, size, d)
+        texts = torch.arange(len(k), device=k.device)[:, None]  # (B, 1)
+        keys[texts, :, self.at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, n_head, d)
+        values[texts, :, self.at] = v.transpose(1, 2).to(values.dtype)
+        S = self.visible.size(-1)
+        return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=self.visible)
+
     def layer(self, i: int) -> partial:
-        return partial(attend, self.keys[i], self.values[i], self.at, self.visible)
+        return partial(self.attend, i)
 
     def newest(self, x: Tensor) -> Tensor:
         """Of x (B, T, C), the last new token of each text, (B, 1, C); `read` says how many are new."""
@@ -744,13 +740,6 @@ import codecs
 from argparse import ArgumentParser, Namespace
 
 
-def as_text(tokens: Iterator[int], tokenizer: BPETokenizer) -> Iterator[str]:
-    """Decode ids as they come, never half a character."""
-    return codecs.iterdecode((tokenizer.tokens[i] for i in tokens), "utf-8", errors="replace")
-
-
-# %%
-#| export
 def stream_text(
     model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options
 ) -> Iterator[str]:
@@ -760,7 +749,8 @@ def stream_text(
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}; use its own")
     ids = [tokenizer.eot, *tokenizer.encode(prompt.removeprefix(EOT), allowed_special={EOT})]
     options = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | options
-    return as_text((i for (i,) in stream_batch(model, [ids], max_new_tokens, **options)), tokenizer)
+    pieces = (tokenizer.tokens[i] for (i,) in stream_batch(model, [ids], max_new_tokens, **options))
+    return codecs.iterdecode(pieces, "utf-8", errors="replace")  # never half a character
 
 
 def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options) -> str:

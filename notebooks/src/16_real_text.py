@@ -1267,8 +1267,8 @@ from nanogpt.shards import file_sha256
 #| export shards
 def manifest_sha256(manifest: dict) -> str:
     """Hex SHA-256 of all that a manifest says, but for this hash itself."""
-    said = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    contents = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
 # %%
@@ -1378,12 +1378,13 @@ def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch
 class BatchStream(BatchStream):
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
+        folder = self.paths[0].parent
         if not self.epoch_length:
-            raise ValueError(f"{self.paths[0].parent}: no document begins in these shards")
+            raise ValueError(f"{folder}: no document begins in these shards")
         rows = self.rows()
         if rows.max() >= self.vocab_size:
             what = f"id {rows.max()}, but their vocabulary has {self.vocab_size}"
-            raise ValueError(f"the shards in {self.paths[0].parent} hold {what}; prepare them again")
+            raise ValueError(f"the shards in {folder} hold {what}; prepare them again")
         return to_device(rows[:, :-1], rows[:, 1:], self.device)
 
 
@@ -1395,15 +1396,13 @@ class BatchStream(BatchStream):
         """What resumes the stream at exactly this place, with any B, T and number of ranks."""
         if "shards" not in vars(self):  # their hashes, by the manifest or computed once
             self.shards = described(self.paths)[2] or [file_sha256(path) for path in self.paths]
-        here = {"counts": "tokens", "seed": self.seed, "position": self.position}
-        return here | {"shards": self.shards}
+        return {"counts": "tokens", "seed": self.seed, "position": self.position, "shards": self.shards}
 
     def load_state_dict(self, state: dict) -> None:
+        folder = self.paths[0].parent
         for what, here in self.state_dict().items():
             if what not in state or (what in ("counts", "shards") and state[what] != here):
-                raise ValueError(
-                    f"{self.paths[0].parent} is not what this state was saved for: see its {what!r}"
-                )
+                raise ValueError(f"{folder} is not what this state was saved for: see its {what!r}")
         self.seed, self.position = state["seed"], state["position"]
 
 

@@ -44,14 +44,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load as tensors_in
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT
 from nanogpt.pretrained import parameters_by_hf_name
-from nanogpt.weights import UNREADABLE, digest
+from nanogpt.weights import UNREADABLE, digest, read_unchanged
 
 # %% [markdown]
 r"""
@@ -700,12 +699,7 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
     """
     folder = Path(folder)
     try:
-        fields = json.loads((folder / "adapter.json").read_bytes())
-        data = (folder / ADAPTER).read_bytes()
-        sha256 = fields.pop("sha256", None)
-        tensors = tensors_in(data)
-        if sha256 != digest(fields, data):
-            raise ValueError(f"adapter.json or {ADAPTER} has changed since")
+        fields, tensors = read_unchanged(folder / "adapter.json", folder / ADAPTER)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error.filename} is not there; save_adapter writes it") from None
     except UNREADABLE as error:
