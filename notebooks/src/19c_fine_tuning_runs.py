@@ -145,7 +145,7 @@ data: {{dir: {NEW}, tokenizer: {OLD}/tokenizer.json}}
 optim: {{lr: {LR}, betas: [0.9, 0.98], weight_decay: 0.01, clip: null, schedule: wsd, minimum: 0.0}}
 train: {{max_steps: {N}, batch_tokens: {B * T}, micro_batch: {B}}}
 eval: {{every: {N}, tokens: 3000}}
-run: {{checkpoint_every: 10, keep: 1, log_every: {N}, device: {device}}}
+run: {{checkpoint_every: 10, keep: 2, log_every: {N}, device: {device}}}
 """)
 
 
@@ -426,7 +426,8 @@ def attach(run) -> None:
 
 # %% tags=["nbval-ignore-output"]
 as_module("labs.corpora.mixture")
-mixing = Config(data=Data(dir=str(NEW), mix=mix), init_from=str(MODEL), **sevens)
+data = Data(dir=str(NEW), mix=mix, tokenizer=f"{OLD}/tokenizer.json")
+mixing = Config(data=data, init_from=str(MODEL), **sevens)
 _ = validate_others(trainer.build_run(mixing))
 
 # %% [markdown]
@@ -652,10 +653,11 @@ Does such a run go on, bit for bit? There are new things that a checkpoint can f
 
 # %% tags=["nbval-ignore-output"]
 dice = random.Random(0)
-after, longer = dice.randint(N // 4, N - 3), dice.uniform(0, 0.05)
+after, longer = dice.randint(N // 2, N - 3), dice.uniform(0, 0.05)
 died = so_far_killed("19c", RUNS / "killed/metrics.jsonl", after, longer, *command("killed", *KEYS))
 print(f"killed after {died} steps")
-_ = so_far("19c", *command("killed", *KEYS))
+told = so_far("19c", *command("killed", *KEYS))
+assert "going on after step" in told, "the run has begun anew"
 
 # %%
 whole, killed = read_metrics(RUNS / "all three"), read_metrics(RUNS / "killed")
