@@ -672,7 +672,7 @@ this is about processes: n ranks are one process with the whole batch.
 r"""
 ## Appendix: the watch in a run
 
-The watch is a lab. The trainer imports it by its name when a run begins. (The first cell has what `join_run` uses besides.)
+The watch is a lab. The trainer imports it by its name when several ranks begin a run. (The first cell has what `join_run` uses besides.)
 """
 
 # %%
@@ -697,11 +697,12 @@ def join_run(config: Config) -> Iterator[Ranks]:
     """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
     ranks = torchrun_ranks(config.run.device)
     refuse_ranks(config, ranks)
-    lab = import_module("nanogpt.labs.parallel.watch")
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # else PyTorch 2.9 records nothing for the watch
     with ExitStack() as stack:
         stack.enter_context(process_group(ranks, patience()))
-        stack.enter_context(lab.watched(ranks, patience() / 2))
+        if ranks.size > 1:
+            lab = import_module("nanogpt.labs.parallel.watch")
+            stack.enter_context(lab.watched(ranks, patience() / 2))
         if ranks.rank == 0:
             stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
         else:
