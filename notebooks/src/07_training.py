@@ -15,6 +15,7 @@ Chapter 07b then looks at what the model has learned.
 #| doc training: The training step and the loop around it.
 #| doc optim: The learning rate as a function of the step, and the optimizer of a run.
 #| doc weights: A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
+#| doc labs.evals.accuracy: How many of the stories' questions a model answers right.
 #| doc evaluate: How good a model is, measured on text that it was not trained on.
 import textwrap
 import time
@@ -247,7 +248,6 @@ What is the mean loss of their tokens? Three things need care:
 
 # %%
 #| export evaluate
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -340,7 +340,14 @@ tokens: `ends` is the place in the text at which each token ends, and `searchsor
 
 
 # %%
-#| export evaluate
+#| export labs.evals.accuracy
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+
 @torch.no_grad()
 def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:
     """The share of who-has-how-many answers whose every token is the model's first choice, given all before it.

@@ -23,8 +23,9 @@ from course.figures import training as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.stand_in import small_model
 from nanogpt.device import pick_device
-from nanogpt.evaluate import answer_accuracy, evaluate, evaluating
+from nanogpt.evaluate import evaluate, evaluating
 from nanogpt.files import save_json
+from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.stories import ensure_corpus, floor_per_token, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.weights import WEIGHTS, digest, save_model

@@ -20,6 +20,7 @@ import json
 import random
 import re
 from dataclasses import replace
+from collections import Counter
 from pathlib import Path
 
 from course.figures import evaluation as figures
@@ -37,7 +38,6 @@ from nanogpt.weights import load_model
 
 # %%
 #| export
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -852,7 +852,16 @@ whether the model's first choice is the right word, but only in stories that fit
 
 
 # %%
-#| export
+#| export labs.evals.accuracy
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from nanogpt.evaluate import evaluating
+
+
 def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> list[bool]:
     """Of each id but the first, whether it is what the model found likeliest, given the ids before it."""
     device = next(model.parameters()).device
@@ -865,7 +874,7 @@ def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> 
 
 
 # %%
-#| export
+#| export labs.evals.accuracy
 #| grows answer_accuracy
 @torch.no_grad()
 def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:

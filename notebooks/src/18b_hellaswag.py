@@ -596,7 +596,8 @@ import numpy as np
 from nanogpt.checkpoint import pick_checkpoint
 from nanogpt.config import load_config
 from nanogpt.device import pick_device
-from nanogpt.evaluate import answer_accuracy, token_losses
+from nanogpt.evaluate import token_losses
+from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.labs.evals.measures import bits_per_byte, mean_and_error, token_bytes
 from nanogpt.files import save_json
 from nanogpt.labs.evals.excess import Floor

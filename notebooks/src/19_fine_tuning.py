@@ -22,7 +22,8 @@ from course.notebook import answer, checkpoint, grown, predict, predictions, sho
 from course.other_town import SWAPPED, retold, swapped_rules
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
-from nanogpt.evaluate import answer_accuracy, evaluate, evaluating
+from nanogpt.evaluate import evaluate, evaluating
+from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.model import SIZES, num_params
 from nanogpt.optim import make_optimizer
 from nanogpt.precision import best_precision

@@ -36,7 +36,8 @@ import torch
 
 from course.figures.speedrun import rows
 from course.paths import ROOT
-from nanogpt.evaluate import answer_accuracy, evaluate, token_losses
+from nanogpt.evaluate import evaluate, token_losses
+from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.files import save_json
 from nanogpt.labs.evals.excess import KINDS, Floor
 from nanogpt.labs.speedrun.record import TRACKS, join, objections, share

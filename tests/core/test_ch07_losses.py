@@ -5,7 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nanogpt.evaluate import answer_accuracy, evaluate, evaluating
+from nanogpt.evaluate import evaluate, evaluating
+from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.stories import stories
 from nanogpt.tokenizer import BPETokenizer

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanogpt.evaluate import (
-    answer_accuracy,
     evaluate,
     evaluating,
     token_losses,
     windows,
 )
+from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.stories import stories
 from nanogpt.training import scale_init
