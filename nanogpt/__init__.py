@@ -7,7 +7,7 @@
     print(tokenizer.decode(model.generate(ids, 40)[0].tolist()))
 
 Read it in this order: tokenizer, stories, shards, data; model, pretrained; optim, precision, training, sampling,
-evaluate; checkpoint, config, trainer; lora, distributed, roofline. `nanogpt.labs` has what the chapters build to study,
+evaluate; checkpoint, config, build, trainer; lora, distributed, roofline. `nanogpt.labs` has what the chapters build to study,
 to measure or to go further.
 """
 
