@@ -165,11 +165,17 @@ def test_autocast_of_a_device_with_an_index_bites(monkeypatch):
         assert "unsupported autocast device_type 'cuda:0'" in str(error)
 
 
-def test_autocast_of_a_device_with_an_index_is_absent():
-    context = autocast("bf16", torch.device("cpu", 0))
-    assert context.device == "cpu"
-    with context:
+def test_autocast_of_a_device_with_an_index_is_absent(monkeypatch):
+    kinds, plain = [], torch.autocast
+
+    def noted(kind, **options):
+        kinds.append(kind)
+        return plain(kind, **options)
+
+    monkeypatch.setattr(torch, "autocast", noted)
+    with autocast("bf16", torch.device("cpu", 0)):
         assert F.linear(torch.ones(1, 2), torch.ones(1, 2)).dtype is torch.bfloat16
+    assert kinds == ["cpu"]
 
 
 # --- 5: a seed set after the model was made ------------------------------------------------------------------
