@@ -512,7 +512,7 @@ LABS = {  # what a key that is not at its default needs besides: a lab, a module
     "eval.hellaswag_every": "nanogpt.labs.evals.hellaswag",
     "data.answers_after": "nanogpt.labs.tuning.answers",
     "data.mix": "nanogpt.labs.corpora.mixture",
-    "lora": "nanogpt.labs.tuning.adapters",
+    "lora.rank": "nanogpt.labs.tuning.adapters",
     "parallel": "nanogpt.labs.parallel.laid_out",
     "family": "nanogpt.labs.llama.runs",
     "llama": "nanogpt.labs.llama.runs",

@@ -252,10 +252,10 @@ def test_the_keys_others_rely_on_are_there():
 
 @pytest.fixture
 def lab(monkeypatch):
-    """A lab for run.minutes and the section lora, which a test gives its functions."""
+    """A lab for run.minutes and lora.rank, which a test gives its functions."""
     made = ModuleType("a_lab")
     monkeypatch.setitem(sys.modules, "a_lab", made)
-    for key in ("run.minutes", "lora"):
+    for key in ("run.minutes", "lora.rank"):
         monkeypatch.setitem(module.LABS, key, "a_lab")
     return made
 

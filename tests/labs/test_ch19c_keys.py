@@ -153,6 +153,11 @@ def test_what_cannot_work_is_said_in_one_sentence(place, changes, message, capsy
     assert message in said and said.count("\n") == 1
 
 
+def test_the_other_keys_of_the_section_ask_for_no_adapters(place):
+    said, *overrides = words(place, "plain", lora_rank=0, lora_alpha=16)
+    assert not lora_parameters(trainer.build_run(load_config(said, overrides)).model)
+
+
 def test_a_base_that_was_trained_further_is_refused(place):
     fitted(place, "orphan", train_max_steps=4)
     other = load_model(place / "base")
