@@ -532,7 +532,7 @@ each reading into a file beside the shards, and prints how many there were. All 
 The trainer of chapter 17e looks at its model after every so many steps: each look is a number of steps and a function that gets the run. A lab adds its own look in `attach`. The key
 `eval.hellaswag_every=1000` asks for this lab, and then the questions are asked after every thousandth step. They need a tokenizer, so a run without one is refused before its first step.
 
-`hook` of chapter 17c is there for part IV, where a model may be laid out over several processes. Then no process has all of it, and the lab of that layout has a function `whole_model` that gathers it.
+`hook` of chapter 17c is there for part V, where a model may be laid out over several processes. Then no process has all of it, and the lab of that layout has a function `whole_model` that gathers it.
 """
 
 # %%
