@@ -21,18 +21,16 @@ And a layout that cannot work must be refused before a hundred processes wait fo
 
 # %%
 #| default_exp labs.parallel.laid_out
-#| doc labs.parallel.laid_out: A model laid out over processes as the configuration says: copied, in parts, cut; made part by part, and gathered again.
-#| doc labs.parallel.layout: The configuration's section `parallel`, and what is impossible in it, each in one line.
+#| doc labs.parallel.laid_out: The configuration's section `parallel`: a model copied, in parts, or cut; made part by part, and gathered again.
 #| doc labs.drills.layouts: What chapter 21d makes several processes do: steps in every layout, counted, and a checkpoint in parts.
 import json
 import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 
 from course.figures import layouts as figures
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.stories import ensure_corpus
 
@@ -65,7 +63,7 @@ Some combinations cannot work, however many processes there are. `check_layout` 
 
 
 # %%
-#| export labs.parallel.layout
+#| export
 from nanogpt.config import Parallel
 
 
@@ -98,7 +96,7 @@ Others depend on the number of processes. `data_parallel` says how many of them 
 
 
 # %%
-#| export labs.parallel.layout
+#| export
 #| blank data_parallel: without dp, divide the processes by tp; with dp, their product must be the processes
 def data_parallel(parallel: Parallel, processes: int) -> int:
     """Of so many processes, how many read different rows: processes / tp. ValueError where the numbers disagree."""
@@ -195,7 +193,6 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -205,7 +202,7 @@ from torch import Tensor, nn
 from nanogpt.distributed import Ranks, replicate
 from nanogpt.evaluate import evaluating, padded, windows
 from nanogpt.model import GPT, GPTConfig, init_weight
-from nanogpt.optim import decay_groups, make_optimizer
+from nanogpt.optim import decay_groups
 from nanogpt.precision import autocast
 from nanogpt.weights import WEIGHTS, save_model
 
@@ -438,7 +435,7 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
 
 # %% [markdown]
 r"""
-The optimizer's moments are gathered and dealt out in the same way (`optimizer_for`, in the appendix). In the trainer all this is few lines, also in the appendix. The gradient's norm needs none, since chapter 21 has taught `train_step` the global one.
+The optimizer's moments are gathered and dealt out in the same way (`LaidOutAdamW`, in the appendix). The trainer asks for all this by seven short functions, also in the appendix. The gradient's norm needs none, since chapter 21 has taught `train_step` the global one.
 
 ## Four grids
 
@@ -455,6 +452,7 @@ from nanogpt.data import DocumentStream
 from nanogpt.distributed import Ranks, my_rows
 from nanogpt.labs.drills.ddp import LR, ROWS, fresh
 from nanogpt.model import GPT
+from nanogpt.optim import make_optimizer
 
 
 # %%
@@ -477,7 +475,8 @@ def run_in(grid: Parallel, ranks: Ranks, data: str):
     model, _, stream = fresh(Ranks(device=ranks.device), data)
     config = SimpleNamespace(parallel=grid, train=SimpleNamespace(dtype="float32"))
     stepper, readers = lay_out(model, config, ranks)
-    optimizer = optimizer_for(model, LR, "float32", betas=(0.9, 0.98), weight_decay=0.01)
+    make = LaidOutAdamW if is_laid_out(model) else make_optimizer
+    optimizer = make(model, LR, betas=(0.9, 0.98), weight_decay=0.01)
     dealt = my_rows(ROWS, readers)
     stream = DocumentStream(stream.paths, T=stream.T, device=ranks.device, **dealt)
     return model, stepper, optimizer, stream
@@ -571,7 +570,7 @@ large the vocabulary and the MLP are. On the grid these have half the rows, and 
 r"""
 ## One run, two layouts
 
-Now the trainer, which has learned `parallel` in the appendix: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
+Now the trainer, which finds the layout's functions in the appendix: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
 curves at most?
 """
 
@@ -647,7 +646,7 @@ r"""
 For a model of 175 billion parameters, gathering brings 2.1 TB through one process. No CPU holds that, and all other GPUs wait. So large runs save in parts. With `parallel.save_parts=true` each rank writes its own parts, by chapter 21's `save_parts`, and nobody gathers anything. The rules of chapter 17b stay the same. The parts go into a folder with a
 temporary name. When the last rank has written, rank 0 adds the rest of the run's state and the manifest of hashes, and gives the folder its name. If a rank is killed before that, the checkpoint before it is still the newest one, and complete.
 
-`written_by` says what goes into a checkpoint: the gathered model and the state, or all ranks' parts; and the function with which chapter 17b's `save` writes the weights.
+`snapshot` says what goes into a checkpoint: the gathered model and the state, or all ranks' parts; and the function with which chapter 17b's `save` writes the weights. The trainer has a function of this name (20a), and a lab may have another one (17c). Our module is the lab of the section `parallel`.
 """
 
 
@@ -655,16 +654,15 @@ temporary name. When the last rank has written, rank 0 adds the rest of the run'
 #| export
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from nanogpt.files import save_json
-from nanogpt.lora import weights_writer
 
 
-def written_by(run) -> tuple[GPT, dict, Callable]:
+def snapshot(run) -> tuple[GPT, dict, Callable]:
     """What a checkpoint of this run holds: model, state, and what writes the weights. All ranks call it."""
     if not (run.config.parallel.save_parts and is_laid_out(run.model)):
-        return gathered_model(run.model), run.state_dict(), weights_writer(run.config)
+        return gathered_model(run.model), run.state_dict(), save_model
     from nanogpt.fsdp import save_parts  # here: its imports take a second
 
     parts = run.folder / f".step_{run.step:06d}.parts.tmp"
@@ -697,14 +695,14 @@ There is one file of parts for each rank. `.metadata` says which part of which t
 
 Such a checkpoint can be continued on any number of ranks without cuts, also on one. On the same number the run goes on bit for bit (a test kills a rank in the middle of a checkpoint, and goes on). On another number sums have another order again.
 
-The price is that such a folder is no model yet. `sample` and `eval` find their checkpoint by `chosen`, which chapter 21 has taught to refuse it:
+The price is that such a folder is no model yet. `sample` and `eval` find their checkpoint by `pick_checkpoint`, which chapter 21 has taught to refuse it:
 """
 
 # %%
-from nanogpt.checkpoint import chosen
+from nanogpt.checkpoint import pick_checkpoint
 
 try:
-    chosen(RUNS / "parts")
+    pick_checkpoint(RUNS / "parts")
 except ValueError as error:
     print(error)
 
@@ -827,7 +825,6 @@ r"""
 # %%
 #| export labs.drills.layouts
 import shutil
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -836,10 +833,9 @@ import torch.distributed as dist
 from nanogpt.distributed import gathered
 from nanogpt.labs.drills.flight import flight_record
 from nanogpt.labs.drills.sharding import held
-from nanogpt.optim import local_part
-from nanogpt.optim import make_optimizer
+from nanogpt.optim import global_norm, gradients_of, local_part, scale_to
 from nanogpt.roofline import peak_memory
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients
 
 MATRIX = "transformer.h.0.mlp.c_proj.weight"
 
@@ -869,12 +865,6 @@ def sizes_sent() -> dict[str, list[int]]:
     return calls
 
 
-def noted(told: list, loss, norm) -> bool:
-    """For train_step: goes on, and keeps what it is asked about."""
-    told.append((loss.item(), norm.item()))
-    return True
-
-
 # %%
 #| export labs.drills.layouts
 def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
@@ -886,8 +876,13 @@ def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
         told = []
         for _ in range(steps):
             dist.barrier()  # seen in the flight record
-            accept = partial(noted, told)
-            train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=who.mean)
+            optimizer.zero_grad()
+            loss = accumulate_gradients(stepper, [stream.next_batch()], mean=who.mean)
+            gradients = gradients_of(model.parameters())
+            norm = global_norm(gradients)
+            scale_to(gradients, 0.5, norm)
+            optimizer.step()
+            told.append((loss.item(), norm.item()))
         found[name] = {"told": told, "sent": sizes_sent(), "has": gathered(ranks, part_of(model))}
         found[name]["kept"] = gathered(ranks, held(model, optimizer))
     return found
@@ -973,137 +968,48 @@ class LaidOutAdamW(LaidOutAdamW):
                 self.state[p][what] = laid_out(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
 
 
-def optimizer_for(
-    model: GPT, lr: float, precision: str, compiled: bool = False, **options
-) -> torch.optim.Optimizer:
-    """Chapter 15's optimizer, or the same for a model that is laid out."""
-    if is_laid_out(model):
-        return LaidOutAdamW(model, lr, **options)
-    return make_optimizer(model, lr, precision, compiled=compiled, **options)
-
-
 # %% [markdown]
 r"""
 ## Appendix: the layout in the trainer
 
-The trainer knows many processes since chapter 20a, and each of them has a complete model. Now its functions grow once more. First the configuration gets its section `parallel`. It is one more field of `Config`, with the check that was written above:
-"""
+The trainer knows many processes since chapter 20a, and each of them has a complete model. No function of it grows now. Chapter 17c's table `LABS` names this module for the section `parallel`, and where the trainer makes, reads, validates or writes a model, it asks `hook` whether a lab has a function for that. So the rest are such functions. Each of them falls back to the trainer's own, where the model is complete.
 
-# %%
-from collections import Counter
-
-from nanogpt.checkpoint import random_states, save, set_random_states
-from nanogpt.config import Config
-from nanogpt.device import pick_device
-from nanogpt.labs.long_run.together import first_alone, my_documents, too_large
-from nanogpt.labs.long_run.training import KEPT, Training
-from nanogpt.labs.long_run.training import Window
-from nanogpt.precision import why_not
-
-
-# %%
-#| export labs.parallel.layout
-def check(config) -> None:
-    """ValueError, naming the keys, for a configuration that no number of processes can run: for chapter 17c's LABS."""
-    check_layout(config.parallel, config.model, config.train)
-
-
-# %% [markdown]
-r"""
-A layout belongs to the processes and not to the run's identity, so it may change on the way (`FREE`). Whether the number of processes fits is asked before they meet:
+`check` is called when a configuration is read. Whether the number of processes fits is asked before they meet, by `check_ranks`.
 """
 
 
 # %%
-#| export labs.long_run.together
-#| grows check_run
-def check_run(config: Config, ranks: Ranks) -> None:
-    """ValueError for a run that these ranks cannot do, before they meet."""
-    data_parallel(config.parallel, ranks.size)  # is this the number of processes that the layout needs?
-    if config.init_from is None and (reason := too_large(config, ranks.device, ranks.size)):
-        raise ValueError(reason)
-
-
-# %%
-#| export labs.long_run.assemble
-#| grows FREE
-#| grows optimizer_of
-FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
-
-
-def optimizer_of(config: Config, model: GPT) -> torch.optim.Optimizer:
-    """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
-    o, train = config.optim, config.train
-    options = {"betas": o.betas, "weight_decay": o.weight_decay, "compiled": train.compile}
-    return optimizer_for(model, o.lr, train.dtype, **options)
-
-
-# %% [markdown]
-r"""
-A checkpoint is read weight by weight from its file, or by `load_parts` if it is in parts; then the moments are there as well, and the rest of the state has none.
-"""
-
-
-# %%
-#| export labs.long_run.assemble
-#| grows take_weights
+#| export
+from nanogpt import build, trainer
 from nanogpt.checkpoint import is_in_parts
-from nanogpt.lora import load_adapter, lora_parameters
-
-
-def take_weights(run: Training, folder: Path) -> None:
-    """Give the run's model, in any layout, the weights of a checkpoint; of one in parts also the moments."""
-    if lora_parameters(run.model):
-        load_adapter(run.model, folder)
-        return
-    if not is_in_parts(folder):
-        return fill(run.model, saved_weights(folder))
-    if (tp := run.config.parallel.tp) > 1:
-        raise ValueError(f"{folder} is in parts, which parallel.tp={tp} cannot read; set 1")
-    from nanogpt.fsdp import load_parts  # here: its imports take a second
-
-    load_parts(folder, run.model, run.optimizer)
-
-
-# %%
-#| export labs.long_run.training
-#| grows Training.load_state_dict
-class Training(Training):
-    def load_state_dict(self, state: dict) -> None:
-        if state["optimizer"] is not None:  # else its moments came with the parts
-            self.optimizer.load_state_dict(state["optimizer"])
-        self.stream.load_state_dict(state["data"])
-        if self.scaler is not None:
-            self.scaler.load_state_dict(state["scaler"])
-        for name in KEPT:
-            setattr(self, name, state[name])
-        self.windows = {name: Window(values) for name, values in state["windows"].items()}
-        self.skipped, self.seconds = Counter(state["skipped"]), Counter(state["seconds"])
-        set_random_states(state["random"], self.device)
-
-
-# %% [markdown]
-r"""
-A run is assembled with `lay_out` in the place of DDP, and rows go to those who read different ones. A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory. The adapters and the mask of chapter 19c need a complete model, and are refused.
-"""
-
-# %%
-from collections.abc import Callable
-
-from nanogpt.labs.long_run.assemble import begun, ensure_data, first_model, stream_of
-from nanogpt.labs.long_run.given import given_model
-from nanogpt.labs.long_run.looks import validate
+from nanogpt.config import hook
 from nanogpt.training import scale_init
 
 
+def check(config) -> None:
+    """ValueError, naming the keys, for a configuration that no number of processes can run."""
+    check_layout(config.parallel, config.model, config.train)
+
+
+def check_ranks(config, ranks: Ranks) -> None:
+    """ValueError if this is not the number of processes that the layout needs."""
+    data_parallel(config.parallel, ranks.size)
+
+
+# %% [markdown]
+r"""
+A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory. The adapters and the mask of chapter 19c need a complete model, and are refused. Every other model is made as usual, and laid out with `lay_out` in the place of DDP. Rows go to those who read different ones.
+"""
+
+
 # %%
-#| export labs.long_run.assemble
-def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
-    """As first_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
+#| export
+def build_parts(config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
+    """As build_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
     if config.lora.rank or config.data.answers_after:
         raise ValueError("adapters and answers need a complete model; leave out parallel.shard, parallel.tp")
     if config.init_from is not None:
-        given = given_model(config, manifest)
+        given = build.load_given(config, manifest)
         return made_in_parts(given.config, given.named_parameters(), config, ranks)
     shape = config.model.shape(manifest["vocab_size"])
     weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
@@ -1111,86 +1017,53 @@ def first_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Rank
     return scale_init(model), readers
 
 
-# %%
-#| export labs.long_run.assemble
-#| grows assemble
-def assemble(config: Config, ranks: Ranks | None = None) -> Training:
-    """All that a run needs, before its first step. ranks: those that share each batch; else there is one."""
-    ranks = ranks or Ranks(device=pick_device(config.run.device))
-    if reason := why_not(config.train.dtype, ranks.device):
-        raise ValueError(f"train.dtype: {reason}")
-    manifest = first_alone(ranks, ensure_data, config.data)
+def place_model(config, manifest: dict, ranks: Ranks) -> tuple[GPT, nn.Module, Ranks]:
+    """The run's model as config.parallel says, what a step calls, and the ranks that read different rows."""
     if ranks.size > 1 and (config.parallel.shard or config.parallel.tp > 1):
-        model, readers = first_parts(config, manifest, ranks)
-        stepper = model
-    else:
-        model = first_model(config, manifest).to(ranks.device)
-        stepper, readers = lay_out(model, config, ranks)
-    optimizer, stream = optimizer_of(config, model), stream_of(config, readers)
-    run = begun(config, manifest, model.train(), stepper, optimizer, stream)
-    run.ranks = ranks
-    if config.train.compile and is_laid_out(model):
-        run.stepper = compile_blocks(model)  # begun's, the complete model compiled, has not been called
-    return run
+        model, readers = build_parts(config, manifest, ranks)
+        return model, compile_blocks(model) if config.train.compile else model, readers
+    model = hook(config, "build_model", build.build_model)(config, manifest).to(ranks.device)
+    stepper, readers = lay_out(model, config, ranks)
+    return model, torch.compile(stepper) if config.train.compile else stepper, readers
 
 
-# %%
-grown("assemble", "21d")
-
-# %% [markdown]
-r"""
-Validation is made by the model as it is laid out, by all ranks. For the other looks and for a checkpoint the model is gathered on rank 0. All ranks must take part in this, also those that do not write.
-"""
-
-
-# %%
-#| export labs.long_run.together
-#| grows held_loss
-def held_loss(ranks: Ranks, evaluate: Callable, model, held: list[np.ndarray], eot: int, **how) -> float:
-    """evaluate(model, held, eot, **how), chapter 18's mean loss, by all ranks; rows or documents are dealt to them."""
-    if ranks.size == 1:
-        return evaluate(model, held, eot, **how)
-    if is_laid_out(model):
-        return evaluate_together(model, held, eot, ranks, **how)
-    mine = [part for tokens in held if len(part := my_documents(tokens, eot, ranks)) > 1]
-    count = sum(len(part) - 1 for part in mine)
-    reports = gathered(ranks, (count, evaluate(model, mine, eot, **how) if count else 0.0))
-    return sum(count * loss for count, loss in reports) / sum(count for count, _ in reports)
-
-
-# %%
-#| export labs.long_run.looks
-#| grows look
-def look(run: Training, looks: list[Callable]) -> dict:
-    """What the looks find, for the step's line: a validation by all ranks, the rest by rank 0. No later step notices them."""
-    before, found = random_states(run.device), {}
-    for each in looks:
-        model = run.model if each is validate else gathered_model(run.model)
-        if each is validate or run.ranks.rank == 0:
-            found |= each(run, model.to(run.device))
-    set_random_states(before, run.device)
-    return found
+def build_optimizer(config, model: GPT) -> torch.optim.Optimizer:
+    """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
+    if not is_laid_out(model):
+        return build.build_optimizer(config, model)
+    return LaidOutAdamW(
+        model, config.optim.lr, betas=config.optim.betas, weight_decay=config.optim.weight_decay
+    )
 
 
 # %% [markdown]
 r"""
-The trainer's `keep_run` saves what `written_by` gives it:
+A checkpoint is read weight by weight from its file. (One in parts is the trainer's since chapter 21.) Validation is made by the model as it is laid out, by all ranks. For samples and other looks the model is gathered on rank 0. All ranks must take part in this, also those that do not write.
 """
 
 
 # %%
-#| export labs.long_run.trainer
-#| grows keep_run
-def keep_run(run: Training, metrics) -> None:
-    """Write a checkpoint of this step, if there is none yet, and flush the lines before it. All ranks call it."""
-    folder = run.folder / f"step_{run.step:06d}"
-    if run.kept == folder:
-        return
-    model, state, write = written_by(run)
-    if run.ranks.rank == 0:
-        os.fsync(metrics.fileno())
-        save(run.folder, run.step, model, state, run.tokenizer, write)
-    run.kept = folder
+#| export
+def load_weights(run, folder: Path) -> None:
+    """Give the run's model, in any layout, the weights of a checkpoint."""
+    if is_in_parts(folder):
+        return trainer.load_weights(run, folder)
+    fill(run.model, saved_weights(folder))
+
+
+def held_loss(run) -> float:
+    """The mean loss on the held-out tokens, by all ranks; rows or documents are dealt to them."""
+    if not is_laid_out(run.model):
+        return trainer.held_loss(run)
+    return evaluate_together(run.model, *run.held, run.ranks, precision=run.config.train.dtype)
+
+
+def whole_model(run) -> GPT | None:
+    """On rank 0 the model as one process has it, None elsewhere. All ranks call it."""
+    if not is_laid_out(run.model):
+        return trainer.whole_model(run)
+    gathered = gathered_model(run.model)
+    return gathered and gathered.to(run.device)
 
 
 # %% tags=["nbval-ignore-output"]
