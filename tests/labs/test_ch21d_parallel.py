@@ -15,31 +15,32 @@ from gpu_drills import drilled, two_gpus
 from ranks import in_ranks
 from small_run import lines, small, weights, write_text
 
-from nanogpt import checkpoint
-from nanogpt.config import Parallel, load_config
+from nanogpt import checkpoint, trainer
+from nanogpt.config import Lora, Parallel, load_config
 from nanogpt.distributed import Ranks
 from nanogpt.evaluate import evaluate
-from nanogpt.labs.long_run import assemble, trainer
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.labs.parallel.laid_out import (
+    LaidOutAdamW,
+    build_optimizer,
+    check_layout,
     compile_blocks,
+    data_parallel,
     evaluate_together,
     fill,
     first_weights,
     gathered_model,
     join,
     made_in_parts,
-    optimizer_for,
     saved_weights,
 )
-from nanogpt.labs.parallel.layout import check_layout, data_parallel
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.optim import local_part, make_optimizer
+from nanogpt.optim import global_norm, gradients_of, local_part, make_optimizer, scale_to
 from nanogpt.pretrained import from_hf, to_hf
 from nanogpt.roofline import peak_memory
 from nanogpt.stories import ensure_corpus
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients, train_step
 from nanogpt.weights import load_model, save_model
 
 pytestmark = [
@@ -78,7 +79,7 @@ def short(folder: Path, run: Path, **changes):
 
 
 def fit(ranks, config) -> int:
-    return trainer.fit(config).step
+    return trainer.train_config(config).step
 
 
 def fit_and_stop(ranks, config, step: int) -> int:
@@ -92,7 +93,7 @@ def fit_and_stop(ranks, config, step: int) -> int:
 
     trainer.one_step = stopping
     try:
-        return trainer.fit(config).step
+        return trainer.train_config(config).step
     finally:
         trainer.one_step = one_step
 
@@ -274,10 +275,14 @@ def steps_in(ranks: Ranks, layout: Parallel, folder: Path, compiled=False, dtype
     weights = first_weights(SHAPE, torch.Generator().manual_seed(0))
     model, readers = made_in_parts(SHAPE, weights, config, ranks)
     stepper = compile_blocks(model) if compiled else model
-    optimizer = optimizer_for(model, 1e-2, dtype, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = LaidOutAdamW(model, 1e-2, betas=(0.9, 0.98), weight_decay=0.01)
     losses, val = [], []
     for step in range(4):
-        loss = train_step(stepper, optimizer, batch(step, readers), dtype, clip=0.5, mean=ranks.mean)
+        optimizer.zero_grad()
+        loss = accumulate_gradients(stepper, batch(step, readers), dtype, mean=ranks.mean)
+        gradients = gradients_of(model.parameters())
+        scale_to(gradients, 0.5, global_norm(gradients))
+        optimizer.step()
         losses.append(loss.item())
         val.append(evaluate_together(model, HELD, 0, ranks, 2, dtype))
     copies = copies_after_forward(model, stepper, batch(9, readers)[0], dtype)
@@ -397,7 +402,7 @@ def test_the_same_layout_goes_on_bit_for_bit(grid, runs):
     whole, stopped = runs / f"whole {grid}", runs / f"stopped {grid}"
     assert lines(whole) == lines(stopped), "the losses differ"
     assert weights(whole) == weights(stopped), "the weights differ"
-    states = [checkpoint.load(checkpoint.latest(run))["optimizer"] for run in (whole, stopped)]
+    states = [checkpoint.load_state(checkpoint.latest(run))["optimizer"] for run in (whole, stopped)]
     for i, moments in states[0]["state"].items():
         for what, x in moments.items():
             assert torch.equal(x, states[1]["state"][i][what]), f"{what} of parameter {i} differs"
@@ -423,7 +428,7 @@ def fit_or_die(ranks: Ranks, config, step: int) -> int:
         save_parts(folder, model, optimizer)
 
     fsdp.save_parts = dying
-    return trainer.fit(config).step
+    return trainer.train_config(config).step
 
 
 def in_parts(folder: Path, run: Path, **changes):
@@ -473,11 +478,11 @@ def test_parts_go_on_with_another_number_of_ranks(size, folder, parts, tmp_path,
 
 def test_parts_are_no_model_and_need_shards(folder, parts, tmp_path):
     with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
-        checkpoint.chosen(parts / "short")
+        checkpoint.pick_checkpoint(parts / "short")
     for place in (parts / "short", checkpoint.latest(parts / "short")):
         begins = replace(short(folder, tmp_path / "new"), init_from=str(place))
         with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
-            assemble.assemble(begins)
+            trainer.build_run(begins)
     config = in_parts(folder, tmp_path / "run")
     for layout in (Parallel(save_parts=True), Parallel(shard=True, tp=2, save_parts=True)):
         with pytest.raises(ValueError, match=r"parallel\.save_parts=true needs parallel\.shard=true and"):
@@ -552,8 +557,9 @@ def test_the_trainer_refuses_before_anything_is_written(layout, batch, says, fol
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [Parallel(shard=True), Parallel(tp=2)], ids=["parts", "cuts"])
 def test_adapters_and_answers_in_a_model_in_parts_are_refused_in_one_line(layout, folder, tmp_path):
-    for changes in ({"lora_rank": 2}, {"data_answers_after": " saw"}):
-        config = replace(short(folder, tmp_path / "run", **changes), parallel=layout)
+    adapted = replace(short(folder, tmp_path / "run"), lora=Lora(rank=2), init_from="a/model")
+    for asked in (adapted, short(folder, tmp_path / "run", data_answers_after=" saw")):
+        config = replace(asked, parallel=layout)
         for error in in_ranks(fit, 2, config, seconds=None):
             assert isinstance(error, ValueError), error
             assert str(error) == (
@@ -569,7 +575,7 @@ def test_one_process_recomputes_bit_for_bit(folder, tmp_path):
     runs = {}
     for recompute in (False, True):
         config = short(folder, tmp_path / str(recompute), model_dropout=0.2, train_max_steps=4)
-        runs[recompute] = trainer.fit(replace(config, parallel=Parallel(recompute=recompute))).folder
+        runs[recompute] = trainer.train_config(replace(config, parallel=Parallel(recompute=recompute))).folder
     assert lines(runs[True]) == lines(runs[False]), "the losses differ"
     assert weights(runs[True]) == weights(runs[False]), "the weights differ"
 
@@ -577,9 +583,7 @@ def test_one_process_recomputes_bit_for_bit(folder, tmp_path):
 def test_one_process_is_what_it_was():
     model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8))
     assert gathered_model(model) is model, "a model that is complete was copied"
-    assert type(optimizer_for(model, 1e-3, "float32", betas=(0.9, 0.95), weight_decay=0.1)) is type(
-        make_optimizer(model, 1e-3)
-    )
+    assert type(build_optimizer(load_config("tiny"), model)) is type(make_optimizer(model, 1e-3))
     other = GPT(model.config)
     fill(other, model.named_parameters())
     assert furthest(model, other) == 0
