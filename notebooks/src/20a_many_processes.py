@@ -25,7 +25,7 @@ from nanogpt.stories import ensure_corpus
 from nanogpt.trainer import Training
 
 # %%
-STEPS, TOKENS = 40, 1024  # of the run: its steps, and the tokens of a batch, which are two micro-batches
+STEPS, TOKENS = 40, 1024  # of the run: its steps, and the tokens of a batch, which are four micro-batches
 assert STEPS > 20, f"STEPS={STEPS}: the first five are not timed, and the warm-up takes 20"
 DATA, RUNS = "../data/built/stories", "../data/built/together"
 shutil.rmtree(RUNS, ignore_errors=True)
@@ -728,7 +728,7 @@ print(f"validation loss {one[-1]['val_loss']:.3f} on one, {two[-1]['val_loss']:.
 
 # %% [markdown]
 r"""
-It is the same run. With two micro-batches even the last digit of the loss can be the same, because a sum of two numbers has only one order. With more of them, ranks add in another order than one process, and the last digits differ. How much time did the second process save?
+It is the same run. Only the last digits of a loss can differ. One process adds the parts of its four micro-batches one after the other. Of two processes each adds two, and then the two sums are added. Sums in another order are rounded in another way. How much time did the second process save?
 """
 
 # %% tags=["nbval-ignore-output"]
