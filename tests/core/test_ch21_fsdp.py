@@ -1,19 +1,25 @@
 """A model in shards is the same model: losses, norms, files; on real processes, which talk by gloo."""
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import in_ranks
 from safetensors.torch import load_file
+from small_run import small, write_text
 
+from nanogpt import checkpoint
+from nanogpt.config import Parallel
 from nanogpt.distributed import Ranks
 from nanogpt.fsdp import full_state, load_parts, recompute_blocks, save_parts, shard, unsharded
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
 from nanogpt.precision import LossScaler
 from nanogpt.pretrained import from_hf, to_hf
+from nanogpt.trainer import build_run, load_weights, one_step, resume
 from nanogpt.training import accumulate_gradients
 from nanogpt.weights import load_model, save_model
 
@@ -300,3 +306,25 @@ def test_memory_is_the_formulas_to_the_byte(size, seed):
     whole = sum(p.nbytes for p in load_model(seed).parameters())
     assert sum(has["weights"] for has, _ in found) == whole
     assert found[0][0]["weights"] > whole / size, "nothing is uneven here, so that the rule is not tried"
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_run_goes_on_bit_for_bit_from_a_checkpoint_in_parts(tmp_path):
+    write_text(tmp_path / "text.txt")
+    config = small(tmp_path)
+    run = build_run(config)
+    for _ in range(3):
+        one_step(run)
+    state = replace(run, optimizer=None).state_dict()  # the moments are in the parts
+    written = checkpoint.save(
+        run.folder, run.step, run.model, state, write=lambda model, to: save_parts(to, model, run.optimizer)
+    )
+    losses = [one_step(run)["loss"] for _ in range(3)]
+    again = resume(build_run(config))
+    assert [one_step(again)["loss"] for _ in range(3)] == losses, "the run is another one from here on"
+    with pytest.raises(ValueError, match="is in parts; make a model of it"):
+        checkpoint.pick_checkpoint(run.folder)
+    cut = SimpleNamespace(config=SimpleNamespace(parallel=Parallel(tp=2)))
+    with pytest.raises(ValueError, match="tp=2 cannot read; set 1"):
+        load_weights(cut, written)
