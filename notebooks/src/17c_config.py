@@ -869,6 +869,7 @@ from nanogpt.roofline import Roofline, measure_roofline, timings
 from nanogpt.roofline import memory_by_category, predict_step
 from nanogpt.shards import load_manifest
 from nanogpt.training import train_step
+from nanogpt.weights import classes_of
 
 # %%
 predict("17c.3", f"activations of GPT-2 small, {BATCHES[-1]} rows of 1,024", guess=None, unit="GB")
@@ -989,7 +990,9 @@ from nanogpt.model import GPTConfig
 # %%
 #| export build
 def refuse_other_shape(config: Config, shape: GPTConfig) -> None:
-    """ValueError if the model of init_from has another shape than the one that the configuration asks for."""
+    """ValueError if the model of init_from is no GPT, or has another shape than the one that the configuration asks for."""
+    if not isinstance(shape, GPTConfig):
+        raise ValueError(f"init_from={config.init_from} is a llama, not a gpt; set family=llama")
     for name in ("n_layer", "n_head", "n_embd"):
         given, has = getattr(config.model, name), getattr(shape, name)
         if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
@@ -1041,9 +1044,10 @@ def shape_of(config: Config, vocab_size: int) -> GPTConfig:
         shape = config_from_hf(kept, str(file))
     else:
         kept.pop("sha256")
-        shape = GPTConfig(**kept | {"dropout": 0.0})
+        kind, _ = classes_of(kept)
+        shape = kind(**kept)
     refuse_other_shape(config, shape)
-    return shape
+    return replace(shape, dropout=0.0)
 
 
 # %%

@@ -9,8 +9,9 @@ that there are two families, GPT and Llama.
 
 The step itself needs no change, because both models have the same `forward`. The work is around the step. Code that makes
 a model must know its class. Code that counts parameters must know its matrices. Code that reads a folder must recognize
-what it holds. At the end of this sitting the following line starts a run, and everything that you know about runs holds
-for it:
+what it holds. The trainer itself will not change by a single line: chapter 17c's table `LABS` names a module for the key
+`family`, and the trainer asks this module for the functions that it has. Here we write the module. At the end of this
+sitting the following line starts a run, and everything that you know about runs holds for it:
 
 ```
 python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
@@ -18,17 +19,15 @@ python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
 """
 
 # %%
-#| default_exp labs.llama.families
-#| doc labs.llama.families: GPT or Llama: the class that belongs to a shape, and the weights in a folder of others.
-#| doc labs.llama.runs: What a run of a Llama begins with, and what it would take.
-#| doc labs.llama.keys: The configuration's section `llama`, and which keys belong to which family of models.
+#| default_exp labs.llama.runs
+#| doc labs.llama.runs: A run of a Llama: its keys, the shape and the model that it begins with, and what it would take.
 import json
 import shutil
 from pathlib import Path
 
 import torch
 
-from course.notebook import answer, checkpoint, predict, predictions
+from course.notebook import answer, as_module, checkpoint, predict, predictions
 from course.torchrun import so_far
 from nanogpt.config import Config, Model
 from nanogpt.stories import ensure_corpus
@@ -42,40 +41,19 @@ r"""
 ## Which class?
 
 A model's folder has a `config.json` with the fields of its shape. Both families can be distinguished by their fields:
-only a Llama has `n_kv_head`. So `shape_from` needs no new entry in the file, and folders that were written before
-this chapter stay readable. `model_of` then makes the model that belongs to a shape. In two places the package has made a
-`GPT` so far: in `load_model`, and at the start of a run. Both will call these two functions. A third family, for example
-one with experts in place of the MLP, would be added here.
+only a Llama has `n_kv_head`. So the file needs no new entry, and folders that were written before chapter 24 stay
+readable. `classes_of` of chapter 07b chooses the classes of the shape and of the model by the fields; its table `FAMILIES`
+has named ours since then. A third family, for example one with experts in place of the MLP, would be one more entry.
 """
 
 # %%
-#| export
-#| blank shape_from: only a Llama's fields have n_kv_head
-#| blank model_of: the class depends on the type of the shape
-from pathlib import Path
+from nanogpt.weights import classes_of
 
-import torch
-
-from nanogpt.labs.llama.model import Llama, LlamaConfig
-from nanogpt.model import GPT, GPTConfig
-
-
-def shape_from(fields: dict) -> GPTConfig | LlamaConfig:
-    """The shape with these fields, as config.json has them; only a Llama's have n_kv_head."""
-    return LlamaConfig(**fields) if "n_kv_head" in fields else GPTConfig(**fields)
-
-
-def model_of(shape: GPTConfig | LlamaConfig, generator: torch.Generator | None = None) -> GPT | Llama:
-    """A new model of this shape."""
-    kind = Llama if isinstance(shape, LlamaConfig) else GPT
-    return kind(shape, generator)
-
-
-# %%
 common = {"block_size": 128, "vocab_size": 1024, "n_layer": 2, "n_head": 8, "n_embd": 128}
 own = {"n_kv_head": 4, "n_hidden": 352, "head_size": 16, "rope_theta": 10_000.0, "tied": True}
 for fields in (common, common | own):
-    model = model_of(shape_from(fields), torch.Generator().manual_seed(0))
+    shape, kind = classes_of(fields)
+    model = kind(shape(**fields), torch.Generator().manual_seed(0))
     count = sum(p.numel() for p in model.parameters())
     print(f"{len(fields)} fields: a {type(model).__name__}, {count:,} parameters")
 
@@ -96,6 +74,8 @@ How many of its parameters, in percent, are in the MLPs?
 """
 
 # %%
+from nanogpt.labs.llama.model import Llama, LlamaConfig
+
 predict("24b.1", "share of the parameters of Llama 3 8B in its MLPs", guess=None, unit="%")
 
 
@@ -136,9 +116,9 @@ has, for each kind of shape:
 # %%
 from dataclasses import replace
 
-small = shape_from(common | own)
+small = LlamaConfig(**common, **own)
 for shape in (small, replace(small, tied=False), replace(small, qk_norm=True, n_kv_head=1)):
-    real = sum(p.numel() for p in model_of(shape).parameters())
+    real = sum(p.numel() for p in Llama(shape).parameters())
     assert sum(llama_params(shape).values()) == real, f"the formula misses something of {shape}"
     print(f"{real:,} by formula and by counting")
 
@@ -176,7 +156,7 @@ adds ours for a `LlamaConfig`. So chapter 05's code need not know that there are
 """
 
 # %%
-from nanogpt.model import num_params
+from nanogpt.model import GPT, GPTConfig, num_params
 
 print(f"{num_params(LlamaConfig()):,} parameters of Llama 3 8B, {num_params(GPTConfig()):,} of GPT-2 small")
 
@@ -198,11 +178,12 @@ Every key has a default that suits a small model. `null` means that the value fo
 """
 
 # %%
-#| export labs.llama.keys
+#| export
 import math
 from dataclasses import fields
 
 from nanogpt.config import LlamaKeys
+from nanogpt.labs.llama.model import Llama, LlamaConfig
 
 
 # %%
@@ -217,17 +198,11 @@ its rows are aligned (chapter 13 gives the rule: a GPU loads 16 bytes at a time)
 
 
 # %%
-#| export labs.llama.keys
-#| blank new_shape: of a GPT all keys of model; of a Llama the keys of both sections, with the two defaults filled in
-def new_shape(config, vocab_size: int):
-    """The shape of a new model, as the sections `model` and `llama` ask for it: a GPTConfig or a LlamaConfig."""
-    from nanogpt.labs.llama.model import (
-        LlamaConfig,
-    )  # here: it imports torch, and a command's --help needs none
-
+#| export
+#| blank new_shape: the sizes of model, the keys of llama with the two defaults filled in, heads of n_embd / n_head numbers
+def new_shape(config, vocab_size: int) -> LlamaConfig:
+    """The shape of a new Llama, as the sections `model` and `llama` ask for it."""
     m, own = config.model, config.llama
-    if config.family == "gpt":
-        return m.shape(vocab_size)
     size = {name: getattr(m, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
     size["n_kv_head"] = own.n_kv_head or m.n_head
     size["n_hidden"] = own.n_hidden or 16 * math.ceil(8 * m.n_embd / 3 / 16)
@@ -246,7 +221,7 @@ do not know the layers of a Llama. Copies (`parallel.dp`) work, because DDP asks
 
 
 # %%
-#| export labs.llama.keys
+#| export
 def check(config) -> None:
     """ValueError, naming the key, for what the other family has, and for a layout or a shape that no Llama can have."""
     model, own, layout = config.model, config.llama, config.parallel
@@ -270,15 +245,14 @@ def check(config) -> None:
 
 # %% [markdown]
 r"""
-Chapter 17c's table `LABS` names this module for the key `family` and the section `llama`. So `check` is called for every configuration that uses one of them. The module is written at the checkpoint. Until then we let the table name this notebook, which Python knows as `__main__`.
+Chapter 17c's table `LABS` names this module for the key `family` and the section `llama`. So `check` is called for every
+configuration that uses one of them, and where the trainer needs a shape, it asks our `new_shape` instead of its own.
+(`as_module` lets it find the notebook's functions under the module's name, although the checkpoint has not written the
+module yet.)
 """
 
-
 # %%
-from nanogpt.config import LABS
-
-LABS["family"] = LABS["llama"] = "__main__"
-
+as_module("labs.llama.runs")
 
 # %%
 sizes = Model(n_layer=2, n_head=8, n_embd=128, block_size=128)
@@ -344,20 +318,21 @@ from nanogpt.weights import WEIGHTS, load_model, save_model
 
 
 # %%
-for shape in (shape_from(common), small, replace(small, tied=False)):
-    model = model_of(shape, torch.Generator().manual_seed(0)).eval()
-    save_model(model, RUNS / "written")
+for model in (GPT(GPTConfig(**common)), Llama(small), Llama(replace(small, tied=False))):
+    save_model(model.eval(), RUNS / "written")
     again, ids = load_model(RUNS / "written"), torch.arange(20)[None]
     with torch.no_grad():
-        assert torch.equal(model(ids)[0], again(ids)[0]), f"another model was read than written: {shape}"
+        assert torch.equal(model(ids)[0], again(ids)[0]), (
+            f"another model was read than written: {model.config}"
+        )
     print(type(again).__name__, "written and read: the same logits")
 
 # %% [markdown]
 r"""
 ## A run
 
-The appendix has the rest: about 200 lines that let the trainer and `sample` call these functions. You can read it later.
-The command works already, because `so_far` runs it on the complete package of this notebook. Cells that you have run are
+The appendix has the rest: about 100 lines, for the model with which a run begins and for its dry run. You can read it
+later. The command works already, because `so_far` runs it on the complete package of this notebook. Cells that you have run are
 taken as you ran them, and all others, the appendix among them, as they are in the notebook.
 
 The configuration is `tiny` of chapter 17c. Two keys of the model differ, `family` and `llama.n_kv_head`. The run is also
@@ -424,33 +399,19 @@ r"""
 
 Chapter 19c fine-tunes with the keys `init_from` and `lora.rank`. The weights may come from a run of ours or from a folder in
 Hugging Face's format. We do both at once. First `llama_to_hf` writes our trained model as `transformers` would. Then a
-run starts from that folder and trains adapters only. `from_hub` looks into the `config.json` and takes chapter 06's reader for a
-GPT-2 and chapter 24's for a Llama or Qwen3.
+run starts from that folder and trains adapters only. `load_pretrained` of chapter 08 looks into the `config.json` and
+takes chapter 06's reader for a GPT-2 and chapter 24's for a Llama or Qwen3.
 """
-
-# %%
-#| export
-from nanogpt.labs.llama.pretrained import KINDS, llama_from_hf
-from nanogpt.pretrained import find_checkpoint, from_hf, read_json
-
-
-def from_hub(name_or_dir: str | Path) -> GPT | Llama:
-    """The model of a Hugging Face folder or repository, in eval mode: a GPT-2, a Llama or a Qwen3."""
-    folder = Path(name_or_dir)
-    path = folder / "config.json" if folder.is_dir() else find_checkpoint(name_or_dir)[0]
-    if path.is_file() and read_json(path).get("model_type") in KINDS:
-        return llama_from_hf(name_or_dir)
-    return from_hf(name_or_dir)
-
 
 # %%
 from nanogpt.labs.llama.pretrained import llama_to_hf
 from nanogpt.lora import LoRALinear, add_lora, linear_layers, lora_parameters
+from nanogpt.pretrained import load_pretrained
 
 trained = load_model(RUNS / "one" / f"step_{STEPS:06d}")
 llama_to_hf(trained, RUNS / "elsewhere")
 print("model_type:", json.loads((RUNS / "elsewhere/config.json").read_text())["model_type"])
-print("read by from_hub:", type(from_hub(RUNS / "elsewhere")).__name__)
+print("read by load_pretrained:", type(load_pretrained(RUNS / "elsewhere")).__name__)
 
 # %% [markdown]
 r"""
@@ -497,36 +458,16 @@ The checkpoint has the adapters and the name of their base, but not the 500,352 
 r"""
 ## Appendix: the family in the trainer
 
-Here the trainer calls these functions. A model that is given by `init_from` must have the configuration's family, and every size that the configuration sets.
+The trainer asks this module for three more functions. They make the model, and print what a run would take. A model that is given by `init_from` must be a Llama, and have every size that the configuration sets.
 """
 
-# %%
-#| export labs.llama.runs
-from nanogpt.checkpoint import chosen
-from nanogpt.labs.llama.model import LlamaConfig
-from nanogpt.labs.llama.pretrained import KINDS, config_from_llama
-from nanogpt.pretrained import read_json
-
-
-def given_fields(config) -> dict:
-    """What the config.json of init_from's folder says; {} where there is none, as for a name on the hub."""
-    file = chosen(config.init_from) / "config.json" if config.init_from is not None else None
-    return read_json(file) if file and file.exists() else {}
-
-
-def refuse_other_family(config) -> None:
-    """ValueError if init_from's folder holds a model of another family than the configuration's."""
-    fields = given_fields(config)
-    family = "llama" if "n_kv_head" in fields or fields.get("model_type") in KINDS else "gpt"
-    if fields and config.family != family:
-        what = f"init_from={config.init_from} is a {family}, not a {config.family}"
-        raise ValueError(f"{what}; set family={family}")
-
 
 # %%
-#| export labs.llama.runs
-def refuse_other_llama(config, shape: LlamaConfig, vocab_size: int) -> None:
-    """ValueError if init_from's Llama is not what the configuration asks for, or too small for the data."""
+#| export
+def refuse_other_llama(config, shape, vocab_size: int) -> None:
+    """ValueError if init_from's model is no Llama, not what the configuration asks for, or too small for the data."""
+    if not isinstance(shape, LlamaConfig):
+        raise ValueError(f"init_from={config.init_from} is a gpt, not a llama; set family=gpt")
     asked = [("model", name) for name in ("n_layer", "n_head", "n_embd")]
     asked += [("llama", name) for name in vars(config.llama)]
     for section, name in asked:
@@ -543,118 +484,89 @@ def refuse_other_llama(config, shape: LlamaConfig, vocab_size: int) -> None:
 
 # %% [markdown]
 r"""
-The base of the adapters is a Llama with 4 heads of keys and values. Neither a GPT nor a Llama with 2 can begin with it:
+A run that passes these checks begins with the given weights, or else with a new model, scaled as chapter 07's.
 """
 
 # %%
+#| export
+import torch
+
+from nanogpt import build
+from nanogpt.checkpoint import pick_checkpoint
+from nanogpt.pretrained import load_pretrained, read_json
+from nanogpt.training import scale_init
+from nanogpt.weights import load_model
+
+
+def load_given(config, manifest: dict) -> Llama:
+    """The model of init_from, in float32. ValueError if the run cannot begin with it."""
+    folder = pick_checkpoint(config.init_from)
+    file = folder / "config.json"
+    ours = file.exists() and "model_type" not in read_json(file)
+    if ours:
+        build.refuse_other_words(config, folder, manifest)
+    model = load_model(folder) if ours else load_pretrained(config.init_from)
+    refuse_other_llama(config, model.config, manifest["vocab_size"])
+    return model.float()
+
+
+def build_model(config, manifest: dict) -> Llama:
+    """The model before its first step: new, or init_from's, in float32, on the CPU."""
+    if config.init_from is not None:
+        return load_given(config, manifest)
+    shape = new_shape(config, manifest["vocab_size"])
+    return scale_init(Llama(shape, torch.Generator().manual_seed(config.run.seed)))
+
+
+# %%
+as_module("labs.llama.runs")
+
+# %% [markdown]
+r"""
+The trainer calls `build_model` through `hook`. With adapters, chapter 19c's module asks for the model without them in the same way, and gets ours:
+"""
+
+# %%
+from nanogpt import build
+from nanogpt.config import hook
+from nanogpt.shards import load_manifest
+
+
+def build_for(*changes: str):
+    """The first model of a run, as the trainer builds it."""
+    config = load_config("tiny", changes)
+    return hook(config, "build_model", build.build_model)(config, load_manifest(DATA))
+
+
 elsewhere = f"init_from={(RUNS / 'elsewhere').as_posix()}"
+new = build_for("family=llama", "llama.n_kv_head=4")
+adapting = build_for("family=llama", elsewhere, f"lora.rank={RANK}")
+for model in (new, adapting):
+    print(f"{sum(p.numel() for p in model.parameters() if p.requires_grad):,} numbers to train")
+
+# %% [markdown]
+r"""
+The run that we trained has a Llama with 4 heads of keys and values. Neither a GPT nor a Llama with 2 can begin with it. (The first sentence is chapter 17c's.)
+"""
+
+# %%
 for changes in ([], ["family=llama", "llama.n_kv_head=2"]):
     try:
-        config = load_config("tiny", [elsewhere, *changes])
-        refuse_other_family(config)
-        refuse_other_llama(config, trained.config, vocab_size=1024)
+        build_for(f"init_from={(RUNS / 'one').as_posix()}", *changes)
     except ValueError as error:
         print(error)
 
 # %% [markdown]
 r"""
-A run that passes these checks begins with the given weights, or else with a new model. `first_model` decides, and puts the adapters in.
+Before anything is made, `why_too_large` of chapter 20a asks whether the run can fit at all. It counts the parameters of the shape, of either family.
 """
-
-# %%
-#| export labs.llama.runs
-import torch
-
-from nanogpt.labs.llama.model import Llama
-from nanogpt.labs.long_run.given import given_model, refuse_other_words
-from nanogpt.model import GPT
-from nanogpt.training import scale_init
-from nanogpt.weights import load_model
-
-
-def given_of(config, manifest: dict) -> GPT | Llama:
-    """The model of init_from, of either family, in float32. ValueError if the run cannot begin with it."""
-    refuse_other_family(config)
-    if config.family == "gpt":
-        return given_model(config, manifest)
-    folder, fields = chosen(config.init_from), given_fields(config)
-    ours = bool(fields) and "model_type" not in fields
-    if ours:
-        refuse_other_words(config, folder, manifest)
-    model = load_model(folder) if ours else from_hub(config.init_from)
-    refuse_other_llama(config, model.config, manifest["vocab_size"])
-    return model.float()
-
-
-# %%
-#| export labs.llama.runs
-def new_of(config, manifest: dict, generator: torch.Generator) -> GPT | Llama:
-    """A new model of the run's shape, scaled as chapter 07's."""
-    return scale_init(model_of(new_shape(config, manifest["vocab_size"]), generator))
-
-
-# %%
-#| export labs.long_run.assemble
-#| grows first_model
-def first_model(config: Config, manifest: dict) -> GPT:
-    """The model before its first step: new, or init_from's with this run's dropout and adapters, in float32, on the CPU."""
-    lora, generator = config.lora, torch.Generator().manual_seed(config.run.seed)
-    if config.init_from is not None:
-        model = given_of(config, manifest)
-        return add_lora(model, lora.rank, lora.alpha, lora.targets, generator) if lora.rank else model
-    if lora.rank:
-        raise ValueError(f"lora.rank={lora.rank} adapts trained weights; set init_from to their folder")
-    return new_of(config, manifest, generator)
-
-
-# %%
-from nanogpt.shards import load_manifest
-
-new = load_config("tiny", ["family=llama", "llama.n_kv_head=4"])
-adapting = load_config("tiny", ["family=llama", elsewhere, f"lora.rank={RANK}"])
-for config in (new, adapting):
-    model = first_model(config, load_manifest(DATA))
-    print(f"{sum(p.numel() for p in model.parameters() if p.requires_grad):,} numbers to train")
-
-# %% [markdown]
-r"""
-Before anything is made, `too_large` asks whether the run can fit at all. It counts the parameters of the shape, of either family.
-"""
-
-# %%
-import os
-
-
-# %%
-#| export labs.long_run.together
-#| grows too_large
-from nanogpt.model import params_by_part
-
-
-def too_large(config: Config, device: torch.device, ranks: int) -> str:
-    """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
-
-    Counts what every run keeps: 16 bytes for each parameter outside the vocabulary, and each block's input in 16 bits.
-    """
-    m, B = config.model, config.train.micro_batch
-    P = sum(params_by_part(new_shape(config, vocab_size=1)).values())
-    needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
-    if device.type == "cuda":
-        there = torch.cuda.get_device_properties(device).total_memory
-    elif hasattr(os, "sysconf"):  # not on Windows
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        return ""
-    names = ["n_layer", "n_embd", "block_size"]
-    if m.padded_vocab_size is not None:
-        names.append("padded_vocab_size")
-    given = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
-    said = f"{given} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
-    return f"{said}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
-
 
 # %% tags=["nbval-ignore-output"]
-print(too_large(load_config("tiny", ["family=llama", "model.n_layer=1000000000"]), torch.device("cpu"), 1))
+from nanogpt.trainer import why_too_large
+
+print(
+    why_too_large(load_config("tiny", ["family=llama", "model.n_layer=1000000000"]), torch.device("cpu"), 1)
+)
 
 # %% [markdown]
 r"""
@@ -663,29 +575,33 @@ meta device. It measures a step if a micro-batch should take less than 3 seconds
 """
 
 # %%
-#| export labs.llama.runs
+#| export
 from functools import partial
 from pathlib import Path
 
 from nanogpt import optim
 from nanogpt.device import pick_device
+from nanogpt.labs.llama.model import llama_flops, llama_params
+from nanogpt.labs.llama.pretrained import config_from_llama
 from nanogpt.labs.plan.dryrun import say_time
 from nanogpt.lora import add_lora, lora_parameters
 from nanogpt.precision import READS, LossScaler
 from nanogpt.roofline import Roofline, measure_roofline, timings
 from nanogpt.shards import load_manifest
 from nanogpt.training import train_step
+from nanogpt.weights import classes_of
 
 
 # %%
-#| export labs.llama.runs
-def shape_of_run(config, vocab_size: int) -> LlamaConfig:
+#| export
+def find_shape(config, vocab_size: int) -> LlamaConfig:
     """The shape of the run's Llama: that of init_from's folder, else the configuration's."""
-    fields = given_fields(config)
-    fields.pop("sha256", None)
-    if not fields:
+    file = pick_checkpoint(config.init_from) / "config.json" if config.init_from is not None else None
+    if file is None or not file.exists():  # a new model, or a name on the hub
         return new_shape(config, vocab_size)
-    shape = config_from_llama(fields) if "model_type" in fields else LlamaConfig(**fields)
+    fields = read_json(file)
+    fields.pop("sha256", None)
+    shape = config_from_llama(fields) if "model_type" in fields else classes_of(fields)[0](**fields)
     refuse_other_llama(config, shape, vocab_size)
     return shape
 
@@ -697,8 +613,8 @@ def with_adapters(config, model: Llama) -> Llama:
 
 
 # %%
-#| export labs.llama.runs
-def seconds_of_step(shape: LlamaConfig, config, device: torch.device, roof: Roofline) -> tuple:
+#| export
+def step_seconds(shape: LlamaConfig, config, device: torch.device, roof: Roofline) -> tuple:
     """Seconds of a step: its matrix products at the roofline's rate; and measured, if a micro-batch takes under 3 s, else None."""
     B, T, n = config.train.micro_batch, config.model.block_size, config.micro_batches
     name = READS.get(config.train.dtype, config.train.dtype)
@@ -707,7 +623,7 @@ def seconds_of_step(shape: LlamaConfig, config, device: torch.device, roof: Roof
     least = 3 * forward / rate  # backward takes twice as many FLOPs as forward
     if least > 3 * n:
         return least, None
-    model, few = with_adapters(config, model_of(shape)).to(device), min(n, 2)
+    model, few = with_adapters(config, Llama(shape)).to(device), min(n, 2)
     ids = torch.randint(shape.vocab_size, (B, T + 1), device=device)
     batches = [(ids[:, :-1], ids[:, 1:])] * few
     optimizer = optim.make_optimizer(model, 1e-9, config.train.dtype)
@@ -717,16 +633,16 @@ def seconds_of_step(shape: LlamaConfig, config, device: torch.device, roof: Roof
 
 
 # %%
-#| export labs.llama.runs
-def llama_dry_run(config) -> None:
+#| export
+def dry_run(config) -> None:
     """Print what a run of a Llama would take; nothing is written, and data that are not there are not made."""
     c, device, T = config, pick_device(config.run.device), config.model.block_size
     known = Path(c.data.dir, "manifest.json").exists()
     guess = c.data.tokenizer if isinstance(c.data.tokenizer, int) else 50257
     guess = 1024 if c.data.source == "stories" else guess
-    shape = shape_of_run(c, load_manifest(c.data.dir)["vocab_size"] if known else guess)
+    shape = find_shape(c, load_manifest(c.data.dir)["vocab_size"] if known else guess)
     with torch.device("meta"):
-        trained = sum(p.numel() for p in lora_parameters(with_adapters(c, model_of(shape))).values())
+        trained = sum(p.numel() for p in lora_parameters(with_adapters(c, Llama(shape))).values())
     beside = f", and {trained:,} in adapters, which alone are trained" if trained else ""
     assumed = "" if known else f", if the vocabulary has {guess:,}"
     P = sum(llama_params(shape).values())
@@ -736,45 +652,18 @@ def llama_dry_run(config) -> None:
     print(f"memory      at least {kept / 1e9:.3f} GB {what}")
     steps, rows = c.train.max_steps, f"{c.micro_batches} × {c.train.micro_batch} rows of {T}"
     print(f"steps       {steps:,} of {c.train.batch_tokens:,} tokens: {rows}")
-    say_time(steps, *seconds_of_step(shape, c, device, measure_roofline(device)))
+    say_time(steps, *step_seconds(shape, c, device, measure_roofline(device)))
 
 
 # %% tags=["nbval-ignore-output"]
-llama_dry_run(load_config("tiny", words("one")[2:]))
+dry_run(load_config("tiny", words("one")[2:]))
 
 # %% [markdown]
 r"""
 For the memory, this dry run knows less than that of a GPT. Without adapters it counts 16 bytes for each parameter (weight,
 gradient and Adam's two moments, 4 bytes each), and says that activations are not counted. Chapter 22's list of what
 the forward pass keeps for the backward pass was checked for GPT-2 only, and we do not guess.
-
-The command asks for the family first, and then takes one of the two dry runs.
 """
-
-# %%
-import shlex
-
-from nanogpt.labs.long_run.stopping import exit_code
-from nanogpt.labs.long_run.trainer import config_of, fit
-from nanogpt.labs.plan.dryrun import dry_run
-
-# %%
-#| export labs.long_run.trainer
-#| grows run
-import argparse
-
-
-def run(args: argparse.Namespace) -> None:
-    """`python -m nanogpt train`, its options parsed."""
-    config = config_of(args)
-    refuse_other_family(config)
-    if args.dry_run:
-        return llama_dry_run(config) if config.family == "llama" else dry_run(config)
-    depth = [] if args.depth is None else ["--depth", str(args.depth)]
-    done = fit(config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}")
-    if exit_code(done):
-        raise SystemExit(exit_code(done))
-
 
 # %% [markdown]
 r"""
