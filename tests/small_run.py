@@ -131,8 +131,9 @@ def count_events(die_at: int, among: tuple[str, ...], told: list, report) -> Non
 
     setattr(trainer, gradient_call(), counted("train_step", getattr(trainer, gradient_call())))
     events = [(os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree")]
-    events += [(checkpoint, name) for name in ("serialize", "save_json", "save_model")]
+    events += [(checkpoint, name) for name in ("serialize", "save_json")]
     events += [(trainer, "evaluate"), (trainer, "complete")]
+    events += [(trainer if hasattr(trainer, "save_model") else checkpoint, "save_model")]
     for module, name in events:
         setattr(module, name, counted(name, getattr(module, name)))
     for kind in (AdamW, MasterAdamW):

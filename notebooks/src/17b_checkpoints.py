@@ -594,9 +594,9 @@ with a rename, too, because a folder that is half deleted must not look like a c
 # %%
 #| export
 def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) -> None:
-    """Delete all checkpoints before `step` but the keep - 1 last ones and those of the steps in `also`."""
-    before = [path for path in checkpoints(folder) if int(path.name[5:]) < step]
-    for path in before[: max(0, len(before) - (keep - 1))]:
+    """Delete all checkpoints up to `step` but the last `keep` of them, and those of the steps in `also`."""
+    upto = [path for path in checkpoints(folder) if int(path.name[5:]) <= step]
+    for path in upto[:-keep]:
         if int(path.name[5:]) not in also:
             aside = path.rename(path.with_name(f".{path.name}.tmp"))  # a half deleted one has no name
             shutil.rmtree(aside)

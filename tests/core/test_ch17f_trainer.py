@@ -322,3 +322,17 @@ def test_a_runs_folder_is_enough_to_go_on_wherever_it_is_now(config, tmp_path, m
     assert main(["train", str(moved)]) == 0
     trainer.train_config(whole := config(run_dir=str(tmp_path / "whole")))
     assert lines(moved) == lines(whole.run.dir), "the run that went on by its folder ends otherwise"
+
+
+def test_between_two_checkpoints_as_many_stay_as_are_to_be_kept(config, monkeypatch):
+    """The newest one is not deleted by the next step, before another one is written."""
+    stopped_after(config(run_keep=1, run_checkpoint_every=4), 6, monkeypatch)
+    one_step, seen = trainer.one_step, []
+
+    def noting(run):
+        seen.append([path.name for path in checkpoint.checkpoints(run.folder)])
+        return one_step(run)
+
+    monkeypatch.setattr(trainer, "one_step", noting)
+    trainer.train_config(config(run_keep=1, run_checkpoint_every=4))
+    assert all(len(names) == 1 for names in seen), seen
