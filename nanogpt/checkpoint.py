@@ -139,16 +139,16 @@ def latest(folder: str | Path, say=print) -> Path | None:
     return None
 
 
-def load(checkpoint: Path) -> dict:
+def load_state(checkpoint: Path) -> dict:
     """The state that was given to `save`. The weights beside it are read by load_model."""
     packed = json.loads((checkpoint / "state.json").read_bytes())
     return unpack(packed, load_file(checkpoint / "state.safetensors"))
 
 
 def prune(folder: str | Path, keep: int, step: int, also: Collection[int] = ()) -> None:
-    """Delete all checkpoints before `step` but the keep - 1 last ones and those of the steps in `also`."""
-    before = [path for path in checkpoints(folder) if int(path.name[5:]) < step]
-    for path in before[: max(0, len(before) - (keep - 1))]:
+    """Delete all checkpoints up to `step` but the last `keep` of them, and those of the steps in `also`."""
+    upto = [path for path in checkpoints(folder) if int(path.name[5:]) <= step]
+    for path in upto[:-keep]:
         if int(path.name[5:]) not in also:
             aside = path.rename(path.with_name(f".{path.name}.tmp"))  # a half deleted one has no name
             shutil.rmtree(aside)
@@ -180,15 +180,16 @@ def is_in_parts(checkpoint: Path) -> bool:
     return (checkpoint / ".metadata").exists()
 
 
-def chosen(place: str | Path) -> Path:
+def pick_checkpoint(place: str | Path) -> Path:
     """The checkpoint of a run's folder: runs/x is its newest complete one, runs/x/best that of its lowest validation loss.
 
     A path that is no run's folder is returned unchanged. ValueError for a checkpoint in parts.
     """
     folder = Path(place)
     home = folder.parent if folder.name == "best" else folder
-    found = latest(home) or folder
-    if found != folder and folder != home:
+    newest = latest(home)
+    found = newest or folder
+    if newest and folder != home:
         seen = [line for line in read_metrics(home) if line.get("val_loss") is not None]
         if not seen:
             raise ValueError(

@@ -4,12 +4,13 @@ Exported from notebooks/17c_config.ipynb, grown by notebooks/17e_long_run.ipynb.
 """
 
 import difflib
-import importlib
+import importlib.util
 import inspect
 import json
 import math
 import re
-from collections.abc import Collection, Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -233,8 +234,8 @@ class Config:
 
     def __post_init__(self):
         check_together(self.model, self.train)
-        for lab in load_labs(self):
-            lab.check(self)
+        for check in hooks(self, "check"):
+            check(self)
 
     @property
     def micro_batches(self) -> int:
@@ -242,22 +243,59 @@ class Config:
         return self.train.batch_tokens // (self.train.micro_batch * self.model.block_size)
 
 
-LABS = {  # what checks a section that is not at its default: a module of a later chapter, with check(config)
-    "parallel": "nanogpt.labs.parallel.layout",
-    "family": "nanogpt.labs.llama.keys",
-    "llama": "nanogpt.labs.llama.keys",
+LABS = {  # what a key that is not at its default needs besides: a lab, a module of a later chapter
+    "train.skip_spikes": "nanogpt.labs.long_run.spikes",
+    "run.minutes": "nanogpt.labs.long_run.minutes",
+    "run.tensorboard": "nanogpt.labs.long_run.tensorboard",
+    "run.wandb": "nanogpt.labs.long_run.wandb",
+    "eval.hellaswag_every": "nanogpt.labs.evals.hellaswag",
+    "data.answers_after": "nanogpt.labs.tuning.answers",
+    "data.mix": "nanogpt.labs.corpora.mixture",
+    "lora.rank": "nanogpt.labs.tuning.adapters",
+    "parallel": "nanogpt.labs.parallel.laid_out",
+    "family": "nanogpt.labs.llama.runs",
+    "llama": "nanogpt.labs.llama.runs",
 }
 
 
+def is_default(config: Config, key: str) -> bool:
+    """Whether a key with dots, or a section, has its default."""
+    section, _, name = key.rpartition(".")
+    owner = getattr(config, section) if section else config
+    value = getattr(owner, name)
+    return value == (type(value)() if is_dataclass(value) else getattr(type(owner), name))
+
+
+def asked_labs(config: Config) -> list[str]:
+    """Their names."""
+    return list(dict.fromkeys(lab for key, lab in LABS.items() if not is_default(config, key)))
+
+
 def load_labs(config: Config) -> list[ModuleType]:
-    """The labs that a configuration asks for, imported."""
-    asked = []
-    for name, lab in LABS.items():
-        value = getattr(config, name)
-        default = type(value)() if is_dataclass(value) else getattr(Config, name)
-        if value != default:
-            asked.append(importlib.import_module(lab))
-    return asked
+    """The labs that a configuration asks for by a key that is not at its default, each once, imported.
+
+    ModuleNotFoundError for one that is not written yet.
+    """
+    return [importlib.import_module(lab) for lab in asked_labs(config)]
+
+
+def is_written(lab: str) -> bool:
+    """Whether a module is there, without importing it."""
+    try:
+        return lab in sys.modules or importlib.util.find_spec(lab) is not None
+    except ModuleNotFoundError:  # nor is its folder there
+        return False
+
+
+def hooks(config: Config, name: str) -> list[Callable]:
+    """The functions of this name that the labs have which a configuration asks for, as far as they are written."""
+    labs = [importlib.import_module(lab) for lab in asked_labs(config) if is_written(lab)]
+    return [vars(lab)[name] for lab in labs if name in vars(lab)]
+
+
+def hook(config: Config, name: str, usual: Callable) -> Callable:
+    """A lab's function of this name, where the configuration asks for a lab that has one; else `usual`, the core's own."""
+    return next(iter(hooks(config, name)), usual)
 
 
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:

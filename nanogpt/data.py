@@ -24,9 +24,7 @@ class BatchStream:
 
     def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
         if min(B, T) < 1 or rank not in range(world_size):
-            raise ValueError(
-                f"a stream needs B, T >= 1, 0 <= rank < world_size; got {B, T, rank, world_size}"
-            )
+            raise ValueError(f"a stream needs B, T >= 1, 0 <= rank < world_size: {B, T, rank, world_size}")
         self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
         self.seed, self.device = seed, device
         self.position = 0  # what all ranks together have consumed
@@ -44,51 +42,54 @@ class BatchStream:
         """Tokens start to start + n of the stream, which may lie in several shards and epochs."""
         parts = []
         while n > 0:
+            # the shard that has token `start`, and the token's place in it
             epoch, offset = divmod(start, self.epoch_length)
             for i in permutation(len(self.tokens), self.seed, epoch, 0).tolist():
                 if offset < len(self.tokens[i]):
                     break
                 offset -= len(self.tokens[i])
+            # its documents in this epoch's order; the last shard's are kept
             key = (self.seed, epoch, i)
-            if key not in self._shuffled:  # the last shard's is kept
+            if key not in self._shuffled:
                 self._shuffled = {key: shuffle_documents(self.tokens[i], self.eot, self.seed, epoch, i + 1)}
-            parts.append(self._shuffled[key][offset : offset + n])
-            start, n = start + len(parts[-1]), n - len(parts[-1])
+            part = self._shuffled[key][offset : offset + n]
+            parts.append(part)
+            start += len(part)
+            n -= len(part)
         return np.concatenate(parts)
 
     def rows(self) -> np.ndarray:  # (B, T + 1): the last token of each is the first of the next
-        n, step = self.B * self.T, self.world_size * self.B * self.T
+        n = self.B * self.T  # a rank's tokens
+        step = n * self.world_size
         if self.epoch_length <= step:
-            raise ValueError(
-                f"{self.epoch_length:,} tokens, but a step takes {step:,} + 1; lower B or T, or add text"
-            )
-        start, self.position = self.position + self.rank * n, self.position + step
-        tokens = self.read(start, n + 1)
+            length = f"{self.epoch_length:,} tokens"
+            raise ValueError(f"{length}, but a step takes {step:,} + 1; lower B or T, or add text")
+        tokens = self.read(self.position + self.rank * n, n + 1)
+        self.position += step
         return np.stack([tokens[at : at + self.T + 1] for at in range(0, n, self.T)])
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """x, y: int64 tensors (B, T) on the device; y[b, t] is the token that follows x[b, t]."""
+        folder = self.paths[0].parent
         if not self.epoch_length:
-            raise ValueError(f"{self.paths[0].parent}: no document begins in these shards")
+            raise ValueError(f"{folder}: no document begins in these shards")
         rows = self.rows()
         if rows.max() >= self.vocab_size:
             what = f"id {rows.max()}, but their vocabulary has {self.vocab_size}"
-            raise ValueError(f"the shards in {self.paths[0].parent} hold {what}; prepare them again")
+            raise ValueError(f"the shards in {folder} hold {what}; prepare them again")
         return to_device(rows[:, :-1], rows[:, 1:], self.device)
 
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this place, with any B, T and number of ranks."""
         if "shards" not in vars(self):  # their hashes, by the manifest or computed once
             self.shards = described(self.paths)[2] or [file_sha256(path) for path in self.paths]
-        here = {"counts": "tokens", "seed": self.seed, "position": self.position}
-        return here | {"shards": self.shards}
+        return {"counts": "tokens", "seed": self.seed, "position": self.position, "shards": self.shards}
 
     def load_state_dict(self, state: dict) -> None:
+        folder = self.paths[0].parent
         for what, here in self.state_dict().items():
             if what not in state or (what in ("counts", "shards") and state[what] != here):
-                raise ValueError(
-                    f"{self.paths[0].parent} is not what this state was saved for: see its {what!r}"
-                )
+                raise ValueError(f"{folder} is not what this state was saved for: see its {what!r}")
         self.seed, self.position = state["seed"], state["position"]
 
 
@@ -98,16 +99,20 @@ class DocumentStream(BatchStream):
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         starts = [np.flatnonzero(tokens == self.eot) for tokens in self.tokens]
-        self.starts, self.ends = np.concatenate(starts), np.cumsum([len(found) for found in starts])
+        self.starts = np.concatenate(starts)
+        self.ends = np.cumsum([len(places) for places in starts])
         self.epoch_length = len(self.starts)
 
     def rows(self) -> np.ndarray:
-        first, rows = self.position + self.rank * self.B, []
+        rows = []
+        first = self.position + self.rank * self.B
         for n in range(first, first + self.B):
+            # the document that begins row n of the stream
             epoch, number = divmod(n, self.epoch_length)
             if (self.seed, epoch) not in self._shuffled:
                 self._shuffled = {(self.seed, epoch): permutation(self.epoch_length, self.seed, epoch)}
             document = self._shuffled[self.seed, epoch][number]
+            # its tokens and what follows
             tokens = self.tokens[np.searchsorted(self.ends, document, side="right")]
             rows.append(tokens.take(self.starts[document] + np.arange(self.T + 1), mode="wrap"))
         self.position += self.world_size * self.B

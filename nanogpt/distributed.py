@@ -1,6 +1,6 @@
 """Many processes as one: who this one is, its group, ring and averages, DDP, and a clear end when one is lost.
 
-Exported from notebooks/20_ddp.ipynb.
+Exported from notebooks/20_ddp.ipynb, grown by notebooks/20a_many_processes.ipynb.
 """
 
 import atexit
@@ -9,13 +9,14 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import nanogpt
 from nanogpt.device import pick_device
+from nanogpt.shards import document_starts
 
 
 @dataclass(frozen=True)
@@ -243,3 +245,28 @@ def code_hash() -> str:
     files = sorted(Path(nanogpt.__file__).parent.rglob("*.py"))
     text = b"".join(f.name.encode() + f.read_bytes() for f in files)
     return hashlib.sha256(torch.__version__.encode() + text).hexdigest()[:12]
+
+
+def patience() -> float:
+    """Seconds that a rank of a run waits for the others: the variable NANOGPT_PATIENCE, else ten minutes."""
+    seconds = os.environ.get("NANOGPT_PATIENCE", "600")
+    if not seconds.isdecimal() or int(seconds) < 1:
+        raise ValueError(f"NANOGPT_PATIENCE is {seconds!r}; it must be a whole number of seconds")
+    return float(seconds)
+
+
+def first_alone(ranks: Ranks, call: Callable, *args):
+    """call(*args) on rank 0, and then on the others, who find what it has made."""
+    if ranks.size > 1 and ranks.rank > 0:
+        dist.barrier()
+    made = call(*args)
+    if ranks.size > 1 and ranks.rank == 0:
+        dist.barrier()
+    return made
+
+
+def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
+    """A rank's part of a shard: whole documents, and the token behind the last, which is to be predicted too."""
+    starts = np.array_split(document_starts(tokens, eot), ranks.size)
+    bounds = [part[0] if len(part) else len(tokens) - 1 for part in starts] + [len(tokens) - 1]
+    return tokens[bounds[ranks.rank] : bounds[ranks.rank + 1] + 1]

@@ -6,20 +6,18 @@ Exported from notebooks/19_fine_tuning.ipynb.
 import json
 import math
 import os
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load as tensors_in
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT
 from nanogpt.pretrained import parameters_by_hf_name
-from nanogpt.weights import UNREADABLE, digest, save_model
+from nanogpt.weights import UNREADABLE, digest, read_unchanged
 
 
 def freeze(model: nn.Module, *trainable: str) -> nn.Module:
@@ -151,12 +149,7 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
     """
     folder = Path(folder)
     try:
-        fields = json.loads((folder / "adapter.json").read_bytes())
-        data = (folder / ADAPTER).read_bytes()
-        sha256 = fields.pop("sha256", None)
-        tensors = tensors_in(data)
-        if sha256 != digest(fields, data):
-            raise ValueError(f"adapter.json or {ADAPTER} has changed since")
+        fields, tensors = read_unchanged(folder / "adapter.json", folder / ADAPTER)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error.filename} is not there; save_adapter writes it") from None
     except UNREADABLE as error:
@@ -168,11 +161,6 @@ def load_adapter(model: GPT, folder: str | Path) -> GPT:
         add_lora(model, **fields)
     model.load_state_dict(tensors, strict=False)
     return model
-
-
-def weights_writer(config) -> Callable:
-    """What writes the weights of a checkpoint: of a run with adapters these alone, and where their base is."""
-    return partial(save_adapter, base_model=config.init_from) if config.lora.rank else save_model
 
 
 def base_of(folder: Path) -> str:

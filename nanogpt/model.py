@@ -103,9 +103,7 @@ def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: 
 
 
 @torch.no_grad()
-def init_weights(
-    model: nn.Module, n_layer: int, generator: torch.Generator | None = None, vocab_size: int | None = None
-) -> None:
+def init_weights(model: nn.Module, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
     """GPT-2's initialisation, in place: matrices N(0, 0.02²), those that write to the stream less by √(2·n_layer).
 
     Draws from `generator`, or from PyTorch's global one where it is None. Rows of wte from vocab_size on are zero.
@@ -114,22 +112,8 @@ def init_weights(
         init_weight(name, p, n_layer, generator, vocab_size)
 
 
-def check_shape(config) -> None:
-    """ValueError, naming the field, where no GPT can have this shape."""
-    least = dict.fromkeys(("block_size", "vocab_size", "n_layer", "n_head", "n_embd"), 1)
-    if config.padded_vocab_size is not None:
-        least["padded_vocab_size"] = config.vocab_size
-    for name, limit in least.items():
-        value = getattr(config, name)
-        if type(value) is not int or value < limit:
-            raise ValueError(f"{name}={value!r} must be an integer of at least {limit}")
-    if not 0 <= config.dropout < 1:
-        raise ValueError(f"dropout={config.dropout} must be at least 0 and below 1")
-    head_size(config)  # n_head must divide n_embd
-
-
 def check_ids(idx: Tensor, vocab_size: int) -> None:
-    """Raises ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
+    """ValueError where idx is empty or holds an id outside 0..vocab_size-1."""
     if idx.numel() == 0:
         raise ValueError("idx holds no token; begin with at least one, such as <|endoftext|>")
     for extreme in (int(idx.min()), int(idx.max())):
@@ -162,7 +146,16 @@ class GPTConfig:
     padded_vocab_size: int | None = None  # rows of the token table, if more than vocab_size: chapter 13
 
     def __post_init__(self):
-        check_shape(self)
+        least = dict.fromkeys(("block_size", "vocab_size", "n_layer", "n_head", "n_embd"), 1)
+        if self.padded_vocab_size is not None:
+            least["padded_vocab_size"] = self.vocab_size
+        for name, limit in least.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < limit:
+                raise ValueError(f"{name}={value!r} must be an integer of at least {limit}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
+        head_size(self)  # n_head must divide n_embd
 
     @property
     def vocab_rows(self) -> int:

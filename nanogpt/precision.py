@@ -4,7 +4,8 @@ Exported from notebooks/10_precision.ipynb, grown by notebooks/10b_loss_scaling.
 notebooks/21_sharding.ipynb.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,6 +13,18 @@ import torch
 
 from nanogpt.optim import local_part
 from nanogpt.roofline import matmul_flops, matmul_formats
+
+
+@contextmanager
+def tf32_switch(on: bool) -> Iterator[None]:
+    """Whether products of float32 matrices may read TF32 in this block, forward and backward; afterwards as before it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
 
 PRECISIONS = {
     "float32": None,
@@ -35,18 +48,22 @@ def why_not(precision: str, device: torch.device) -> str | None:
     return None
 
 
-def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """The context for a model's forward pass and loss. Backward belongs outside: it follows what forward did.
+@contextmanager
+def autocast(precision: str, device: torch.device) -> Iterator[None]:
+    """The context for a model's forward pass and loss. Backward belongs outside, for tf32 in a tf32_switch of its own.
 
-    Also turns the global TF32 switch on or off. fp16 needs a LossScaler; bf16-masters casts nothing, since
-    MasterAdamW has turned the weights to bfloat16. Raises ValueError where the device cannot.
+    fp16 needs a LossScaler; bf16-masters casts nothing, since MasterAdamW has turned the weights to bfloat16. Raises
+    ValueError where the device cannot.
     """
     reason = why_not(precision, device)
     if reason:
         raise ValueError(reason)
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     dtype = PRECISIONS[precision]
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+    with (
+        tf32_switch(precision == "tf32"),
+        torch.autocast(device.type, dtype=dtype, enabled=dtype is not None),
+    ):
+        yield
 
 
 @cache

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanogpt.checkpoint import chosen
+from nanogpt.checkpoint import pick_checkpoint
 from nanogpt.device import pick_device
 from nanogpt.evaluate import evaluating
 from nanogpt.lora import base_of, load_adapter, merge
@@ -62,17 +62,6 @@ def token_probs(logits: Tensor, temperature=1.0, top_k: int | None = None, top_p
     return logits.softmax(-1)
 
 
-def attend(
-    keys: Tensor, values: Tensor, at: Tensor, visible: Tensor, q: Tensor, k: Tensor, v: Tensor
-) -> Tensor:
-    """Store new k and v (B, n_head, T, d) at positions `at` (B, T), then attend with q to what is `visible`, (B, 1, T, S)."""
-    texts = torch.arange(len(k), device=k.device)[:, None]  # (B, 1)
-    keys[texts, :, at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, n_head, d)
-    values[texts, :, at] = v.transpose(1, 2).to(values.dtype)
-    S = visible.size(-1)
-    return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=visible)
-
-
 class KVCache:
     """Keys and values of B texts, each (n_layer, B, n_head, size, d); `lengths`: how many tokens of each are stored."""
 
@@ -91,8 +80,17 @@ class KVCache:
         self.visible = steps <= self.at[:, None, :, None]  # (B, 1, T, S)
         return self.at
 
+    def attend(self, i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store block i's new k and v, (B, n_head, T, d), then attend with q to all that is visible: (B, n_head, T, d)."""
+        keys, values = self.keys[i], self.values[i]  # (B, n_head, size, d)
+        texts = torch.arange(len(k), device=k.device)[:, None]  # (B, 1)
+        keys[texts, :, self.at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, n_head, d)
+        values[texts, :, self.at] = v.transpose(1, 2).to(values.dtype)
+        S = self.visible.size(-1)
+        return F.scaled_dot_product_attention(q, keys[:, :, :S], values[:, :, :S], attn_mask=self.visible)
+
     def layer(self, i: int) -> partial:
-        return partial(attend, self.keys[i], self.values[i], self.at, self.visible)
+        return partial(self.attend, i)
 
     def newest(self, x: Tensor) -> Tensor:
         """Of x (B, T, C), the last new token of each text, (B, 1, C); `read` says how many are new."""
@@ -179,11 +177,6 @@ def generate(model: GPT, prompt: Sequence[int], max_new_tokens: int, **options) 
     return [i for (i,) in stream_batch(model, [prompt], max_new_tokens, **options)]
 
 
-def as_text(tokens: Iterator[int], tokenizer: BPETokenizer) -> Iterator[str]:
-    """Decode ids as they come, never half a character."""
-    return codecs.iterdecode((tokenizer.tokens[i] for i in tokens), "utf-8", errors="replace")
-
-
 def stream_text(
     model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options
 ) -> Iterator[str]:
@@ -193,7 +186,8 @@ def stream_text(
         raise ValueError(f"the tokenizer has {tokenizer.vocab_size} tokens, the model {V}; use its own")
     ids = [tokenizer.eot, *tokenizer.encode(prompt.removeprefix(EOT), allowed_special={EOT})]
     options = {"stop": {tokenizer.eot}, "vocab_size": tokenizer.vocab_size} | options
-    return as_text((i for (i,) in stream_batch(model, [ids], max_new_tokens, **options)), tokenizer)
+    pieces = (tokenizer.tokens[i] for (i,) in stream_batch(model, [ids], max_new_tokens, **options))
+    return codecs.iterdecode(pieces, "utf-8", errors="replace")  # never half a character
 
 
 def complete(model: GPT, tokenizer: BPETokenizer, prompt: str, max_new_tokens: int, **options) -> str:
@@ -206,7 +200,7 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
 
     tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
     """
-    folder = chosen(checkpoint)
+    folder = pick_checkpoint(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
     config, beside = folder / "config.json", folder / "tokenizer.json"

@@ -39,12 +39,12 @@ def read_shard(path: str | Path) -> np.ndarray:
     """The tokens of a shard, a read-only uint16 memory map. ValueError if it is another file, or a damaged one."""
     with open(path, "rb") as file:
         header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), "<i4")
-        there = (file.seek(0, 2) - HEADER_BYTES) / 2  # seek(0, 2) goes to the end and says how far that is
     if header[0] != MAGIC or header[1] != VERSION:
         raise ValueError(f"{path} is not a shard in llm.c's format, which begins with {MAGIC}, {VERSION}")
     n = int(header[2])
-    if n < 1 or there != n:
-        raise ValueError(f"{path} is damaged: {n:,} tokens in its header, {there:,} in it; prepare it again")
+    stored = (Path(path).stat().st_size - HEADER_BYTES) / 2
+    if n < 1 or stored != n:
+        raise ValueError(f"{path} is damaged: {n:,} tokens in its header, {stored:,} in it; prepare it again")
     return np.memmap(path, "<u2", "r", HEADER_BYTES, (n,))
 
 
@@ -71,8 +71,8 @@ def identity(tokenizer) -> dict:
 
 def manifest_sha256(manifest: dict) -> str:
     """Hex SHA-256 of all that a manifest says, but for this hash itself."""
-    said = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    contents = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
 def manifest_fault(manifest: dict) -> str | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nanogpt.model import GPT
 from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to, wsd
-from nanogpt.precision import LossScaler, autocast
+from nanogpt.precision import LossScaler, autocast, tf32_switch
 
 
 @torch.no_grad()
@@ -29,61 +29,65 @@ def scale_init(model: GPT) -> GPT:
 
 
 def target_shares(batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
-    """Of all targets that count, those that are not -100, the share in each batch. mean: see train_step."""
+    """Of all targets that count, those that are not -100, the share in each batch. mean: of accumulate_gradients."""
     if not batches:
         raise ValueError("a step needs at least one micro-batch (x, y)")
     counts = torch.stack([(y != -100).sum() for _, y in batches])
     return counts / (mean(counts.sum()) if mean else counts.sum())
 
 
-def both_finite(loss: Tensor, norm: Tensor) -> bool:
-    """True, or FloatingPointError: whether an update may be made with this loss and a gradient of this norm."""
-    if not torch.isfinite(norm + loss):  # the one wait for the device
-        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
-    return True
-
-
-def gradient_is_fine(model: GPT, loss: Tensor, clip, scaler: LossScaler | None, accept) -> bool:
-    """Unscales the gradient, asks accept(loss, norm), clips, all in place. False if the scaler or accept says skip."""
-    gradients = gradients_of(model.parameters())
-    if scaler is not None:
-        scaler.unscale(model.parameters())
-    norm = global_norm(gradients)
-    if scaler is not None:
-        finite = bool(norm.isfinite())
-        scaler.update(finite)
-        if not finite:
-            return False
-    if not accept(loss, norm):
-        return False
-    if clip is not None:
-        scale_to(gradients, clip, norm)
-    return True
-
-
-def train_step(
-    model: GPT, optimizer, batches, precision="float32", clip=None, scaler=None, accept=None, mean=None
+def accumulate_gradients(
+    model: GPT, batches, precision="float32", scaler: LossScaler | None = None, mean=None
 ) -> Tensor:
-    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
 
-    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word; fp16 takes a
-    LossScaler, which skips what overflowed. clip: the largest norm. accept(loss, norm before clipping): whether to
-    update. mean(tensor): over the processes that share the batch, whose replicas average gradients (chapter 20).
+    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word. scaler: its
+    scale multiplies the gradient, which fp16 needs. mean(tensor): over the processes that share the batch, whose
+    replicas average gradients (chapter 20).
     """
     if precision == "fp16" and scaler is None:
         raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
     shares = target_shares(batches, mean)
-    loss, last = torch.zeros((), device=shares.device), len(batches) - 1
+    loss = torch.zeros((), device=shares.device)
+    last = len(batches) - 1
+    with tf32_switch(precision == "tf32"):
+        for i, ((x, y), share) in enumerate(zip(batches, shares)):
+            waits = i < last and hasattr(model, "no_sync")  # a replica's gradients are averaged once a step
+            with autocast(precision, x.device), model.no_sync() if waits else nullcontext():
+                part = share * model(x, y)[1]
+            scaled = part if scaler is None else part * scaler.scale
+            scaled.backward()
+            loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
+    return mean(loss) if mean else loss
+
+
+def train_step(
+    model: GPT, optimizer, batches, precision="float32", clip=None, scaler: LossScaler | None = None
+) -> Tensor:
+    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+
+    precision: chapter 10's word. clip: the largest norm of the gradient. scaler: for fp16; it skips an update whose
+    gradient overflowed. FloatingPointError, and no update, if the loss or the gradient's norm is not finite.
+    """
+    # the gradient of the batch, and its length
     optimizer.zero_grad()
-    for i, ((x, y), share) in enumerate(zip(batches, shares)):
-        waits = i < last and hasattr(model, "no_sync")  # a replica's gradients are averaged once a step
-        with autocast(precision, x.device), model.no_sync() if waits else nullcontext():
-            part = share * model(x, y)[1]
-        (part if scaler is None else part * scaler.scale).backward()
-        loss += torch.where(share > 0, part.detach(), 0.0)
-    loss = mean(loss) if mean else loss
-    if gradient_is_fine(model, loss, clip, scaler, accept or both_finite):
-        optimizer.step()
+    loss = accumulate_gradients(model, batches, precision, scaler)
+    gradients = gradients_of(model.parameters())
+    if scaler is not None:
+        scaler.unscale(model.parameters())
+    norm = global_norm(gradients)
+    # with a scaler: no update if the scaled gradient overflowed
+    if scaler is not None:
+        finite = bool(norm.isfinite())
+        scaler.update(finite)
+        if not finite:
+            return loss
+    # what is not finite must not reach the weights
+    if not torch.isfinite(norm + loss):  # the one wait for the device
+        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    if clip is not None:
+        scale_to(gradients, clip, norm)
+    optimizer.step()
     return loss
 
 
@@ -97,7 +101,8 @@ def train(
     from tqdm import tqdm  # here, so that a step alone needs torch and nothing else
 
     device, losses = next(model.train().parameters()).device, []
-    optimizer, scaler = make_optimizer(model, lr, precision), LossScaler() if precision == "fp16" else None
+    optimizer = make_optimizer(model, lr, precision)
+    scaler = LossScaler() if precision == "fp16" else None
     seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for step in tqdm(range(steps), unit="step", disable=None):

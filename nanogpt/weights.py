@@ -34,13 +34,17 @@ def save_model(model: GPT, folder: str | Path) -> None:
     save_json(Path(folder) / "config.json", config | {"sha256": digest(config, weights)})
 
 
-def refuse_damage(sha256: str | None, fields: dict, data: bytes, weights: dict[str, torch.Tensor]) -> None:
-    """ValueError if configuration (`fields`) or weights (`data`, read as `weights`) are not what was saved, or not numbers."""
-    if sha256 != digest(fields, data):
-        raise ValueError(f"config.json or {WEIGHTS} has changed since")
-    for name, p in weights.items():
+def read_unchanged(config: Path, weights: Path) -> tuple[dict, dict[str, torch.Tensor]]:
+    """The fields and tensors of two files that were saved together. ValueError if they have changed since, or are no numbers."""
+    fields = json.loads(config.read_bytes())
+    data = weights.read_bytes()
+    if fields.pop("sha256", None) != digest(fields, data):
+        raise ValueError(f"{config.name} or {weights.name} has changed since")
+    tensors = load(data)
+    for name, p in tensors.items():
         if not p.isfinite().all():
             raise ValueError(f"{name} holds NaN or infinity")
+    return fields, tensors
 
 
 def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor], kind: type = GPT) -> GPT:
@@ -51,10 +55,10 @@ def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor], kind: type 
     with torch.device("meta"):
         model = kind(config)
     expected = {name: p.shape for name, p in model.named_parameters()}
-    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
     wrong = sorted(expected.keys() ^ weights.keys())  # names that only one of the two has
     for name, p in weights.items():
-        if name in expected and (p.shape != expected[name] or p.dtype not in kinds):
+        if name in expected and (p.shape != expected[name] or p.dtype not in dtypes):
             wrong.append(name)
     if wrong:
         raise ValueError(f"config.json and {WEIGHTS} disagree about {', '.join(wrong[:3])}")
@@ -82,14 +86,11 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
     """
     folder = Path(folder)
     try:
-        fields, data = json.loads((folder / "config.json").read_bytes()), (folder / WEIGHTS).read_bytes()
-        sha256, weights = fields.pop("sha256", None), load(data)
+        fields, weights = read_unchanged(folder / "config.json", folder / WEIGHTS)
         shape, kind = classes_of(fields)
         model = empty_model(shape(**fields), weights, kind)
-        refuse_damage(sha256, fields, data, weights)
     except FileNotFoundError as error:
-        how = "chapter 07 writes it, or save_model(model, folder)"
-        raise FileNotFoundError(f"{error.filename} is not there; {how}") from None
+        raise FileNotFoundError(f"{error.filename} is not there; chapter 07 writes it (save_model)") from None
     except UNREADABLE as error:
         raise ValueError(f"{folder} holds no model that save_model wrote whole: {error}") from None
     model.load_state_dict(weights, strict=False, assign=True)

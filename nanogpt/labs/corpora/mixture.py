@@ -1,11 +1,16 @@
 """Batches whose rows come from several streams, in exact proportions, resumed at the same row.
 
-Exported from notebooks/16c_cleaning.ipynb.
+Exported from notebooks/16c_cleaning.ipynb, grown by notebooks/19c_fine_tuning_runs.ipynb.
 """
+
+from dataclasses import replace
 
 import torch
 
+from nanogpt import build, trainer
+from nanogpt.config import Config, hook
 from nanogpt.data import BatchStream
+from nanogpt.shards import load_manifest, open_shards
 
 
 def cycle_of(weights: list[int]) -> list[int]:
@@ -74,3 +79,48 @@ class MixedStream:
         for stream, saved in zip(self.streams, state["sources"], strict=True):
             stream.load_state_dict(saved)
         self.position = state["position"]
+
+
+def check(config: Config) -> None:
+    """ValueError for a mixture without the folder that is validated."""
+    data = config.data
+    if data.dir not in data.mix:
+        raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
+
+
+def open_stream(config: Config, reader) -> MixedStream:
+    """Batches of the folders of data.mix. reader: a device, or several ranks, as the trainer's own open_stream has it.
+
+    ValueError for a folder whose shards were made with another tokenizer than those of data.dir.
+    """
+    data = config.data
+    # what the mixture takes the place of: its kind, device, rows and rank
+    own = build.open_stream(config, reader)
+    tokenizer = load_manifest(data.dir)["fingerprint"]
+    # one row at a time of each folder
+    streams = []
+    for folder in data.mix:
+        paths = open_shards(folder, "train", tokenizer)
+        streams.append(type(own)(paths, 1, own.T, seed=own.seed, device=own.device))
+    return MixedStream(streams, list(data.mix.values()), own.B, own.rank, own.world_size)
+
+
+def validate_others(run) -> dict:
+    """The validation loss of each folder of the mixture but data.dir, on all of its tokens, for the step's line."""
+    data, losses = run.config.data, {}
+    plain = replace(run.config, data=replace(data, mix=None, answers_after=""))
+    for folder in data.mix:
+        if folder == data.dir:
+            continue
+        held = build.hold_out(folder, run.config.eval.tokens), run.held[1]
+        loss = hook(plain, "held_loss", trainer.held_loss)(replace(run, config=plain, held=held))
+        trainer.say(f"val loss {loss:.4f} of {folder}")
+        losses[f"val_loss of {folder}"] = loss
+    return losses
+
+
+def attach(run) -> None:
+    """Say what is mixed, and validate on the other folders when the run validates."""
+    parts = [f"{weight} of {folder}" for folder, weight in run.config.data.mix.items()]
+    trainer.say(f"of each {sum(run.config.data.mix.values())} rows {', '.join(parts)}")
+    run.looks.append((run.config.eval.every, validate_others))

@@ -15,7 +15,7 @@ from nanogpt.distributed import Ranks, process_group, replicate, torchrun_ranks
 from nanogpt.files import save_json
 from nanogpt.labs.drills.ddp import fresh, weights_apart
 from nanogpt.labs.parallel.watch import recorded, watched
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients
 
 
 def hangs(ranks: Ranks, step: int, model) -> None:
@@ -29,7 +29,9 @@ def train(ranks: Ranks, data: str, check, steps: int = 6, every: int = 3) -> Non
     model, optimizer, stream = fresh(ranks, data)
     replica = replicate(model, ranks)
     for step in range(1, steps + 1):
-        train_step(replica, optimizer, [stream.next_batch()], mean=ranks.mean)
+        optimizer.zero_grad()
+        accumulate_gradients(replica, [stream.next_batch()], mean=ranks.mean)
+        optimizer.step()
         if step % every == 0:
             check(ranks, step, model)
 

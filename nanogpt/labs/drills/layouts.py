@@ -3,7 +3,6 @@
 Exported from notebooks/21d_layouts.ipynb.
 """
 
-from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -16,17 +15,17 @@ from nanogpt.labs.drills.ddp import LR, ROWS, fresh
 from nanogpt.labs.drills.flight import flight_record
 from nanogpt.labs.drills.sharding import held
 from nanogpt.labs.parallel.laid_out import (
+    LaidOutAdamW,
     first_weights,
     is_laid_out,
     laid_out,
     lay_out,
     made_in_parts,
-    optimizer_for,
 )
 from nanogpt.model import GPT
-from nanogpt.optim import local_part
+from nanogpt.optim import global_norm, gradients_of, local_part, make_optimizer, scale_to
 from nanogpt.roofline import peak_memory
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients
 
 
 def grids(n: int) -> dict[str, Parallel]:
@@ -40,7 +39,8 @@ def run_in(grid: Parallel, ranks: Ranks, data: str):
     model, _, stream = fresh(Ranks(device=ranks.device), data)
     config = SimpleNamespace(parallel=grid, train=SimpleNamespace(dtype="float32"))
     stepper, readers = lay_out(model, config, ranks)
-    optimizer = optimizer_for(model, LR, "float32", betas=(0.9, 0.98), weight_decay=0.01)
+    make = LaidOutAdamW if is_laid_out(model) else make_optimizer
+    optimizer = make(model, LR, betas=(0.9, 0.98), weight_decay=0.01)
     dealt = my_rows(ROWS, readers)
     stream = DocumentStream(stream.paths, T=stream.T, device=ranks.device, **dealt)
     return model, stepper, optimizer, stream
@@ -70,12 +70,6 @@ def sizes_sent() -> dict[str, list[int]]:
     return calls
 
 
-def noted(told: list, loss, norm) -> bool:
-    """For train_step: goes on, and keeps what it is asked about."""
-    told.append((loss.item(), norm.item()))
-    return True
-
-
 def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
     """The same steps alone and in each layout: losses, norms, what each rank keeps, and what the last step sends."""
     found = {}
@@ -85,8 +79,13 @@ def ways(ranks: Ranks, data: str, steps: int = 3) -> dict:
         told = []
         for _ in range(steps):
             dist.barrier()  # seen in the flight record
-            accept = partial(noted, told)
-            train_step(stepper, optimizer, [stream.next_batch()], clip=0.5, accept=accept, mean=who.mean)
+            optimizer.zero_grad()
+            loss = accumulate_gradients(stepper, [stream.next_batch()], mean=who.mean)
+            gradients = gradients_of(model.parameters())
+            norm = global_norm(gradients)
+            scale_to(gradients, 0.5, norm)
+            optimizer.step()
+            told.append((loss.item(), norm.item()))
         found[name] = {"told": told, "sent": sizes_sent(), "has": gathered(ranks, part_of(model))}
         found[name]["kept"] = gathered(ranks, held(model, optimizer))
     return found

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from nanogpt.distributed import Ranks, replicate
 from nanogpt.labs.drills.ddp import fresh
 from nanogpt.roofline import synchronize
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients
 
 
 def all_reduces(ranks: Ranks, data: str, repeats: int = 40) -> dict:
@@ -38,7 +38,9 @@ def steps(ranks: Ranks, data: str, repeats: int = 30) -> dict:
         batch, mean = [stream.next_batch()], ranks.mean if way == "together" else None
         dist.barrier()
         began = time.perf_counter()
-        train_step(model, optimizer, batch, mean=mean)
+        optimizer.zero_grad()
+        accumulate_gradients(model, batch, mean=mean)
+        optimizer.step()
         synchronize(ranks.device)
         dist.barrier()  # a step ends when the slower rank is done
         found[way].append(time.perf_counter() - began)

@@ -14,12 +14,12 @@ from nanogpt.distributed import Ranks, my_rows, replicate
 from nanogpt.fsdp import recompute_blocks, save_parts, shard, unsharded
 from nanogpt.labs.parallel.zero import Moved
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.optim import local_part, make_optimizer
+from nanogpt.optim import global_norm, gradients_of, local_part, make_optimizer
 from nanogpt.precision import autocast
 from nanogpt.pretrained import to_hf
 from nanogpt.roofline import peak_memory
 from nanogpt.shards import described, open_shards
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients
 
 SHAPE = {"n_layer": 6, "n_head": 4, "n_embd": 128, "block_size": 40}
 ROWS, LR = 8, 2e-3
@@ -81,14 +81,13 @@ def measured(way: str, ranks: Ranks, data: str) -> dict:
     model, optimizer, stream = prepared(way, ranks, data)
     precision, found, losses = "bf16" if way == "autocast" else "float32", {}, []
 
-    def look(loss, norm) -> bool:
-        squares = [p.grad.norm().item() ** 2 for p in model.parameters()]
-        found.update(held(model, optimizer), norm=norm.item(), read=sum(squares) ** 0.5)
-        return True
-
     def step() -> None:
-        batches, how = [stream.next_batch()], {"accept": look, "mean": ranks.mean}
-        losses.append(train_step(model, optimizer, batches, precision, **how).item())
+        optimizer.zero_grad()
+        losses.append(accumulate_gradients(model, [stream.next_batch()], precision, mean=ranks.mean).item())
+        norm = global_norm(gradients_of(model.parameters())).item()
+        squares = [p.grad.norm().item() ** 2 for p in model.parameters()]
+        found.update(held(model, optimizer), norm=norm, read=sum(squares) ** 0.5)
+        optimizer.step()
 
     step()
     step()
@@ -117,7 +116,9 @@ def around_a_checkpoint(ranks: Ranks, data: str, before: int = 2, after: int = 2
             plain = unsharded(model)
             if ranks.rank == 0:
                 to_hf(plain, folder / "huggingface")
-        losses.append(train_step(model, optimizer, [stream.next_batch()], mean=ranks.mean).item())
+        optimizer.zero_grad()
+        losses.append(accumulate_gradients(model, [stream.next_batch()], mean=ranks.mean).item())
+        optimizer.step()
     return {"losses": losses}
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.checkpoint import chosen
+from nanogpt.checkpoint import pick_checkpoint
 from nanogpt.config import load_config
 from nanogpt.device import pick_device
-from nanogpt.evaluate import answer_accuracy, token_losses
+from nanogpt.evaluate import token_losses
 from nanogpt.files import save_json
+from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.labs.evals.excess import Floor
 from nanogpt.labs.evals.hellaswag import accuracy, default_items, load_items
 from nanogpt.labs.evals.measures import bits_per_byte, mean_and_error, token_bytes
@@ -26,7 +27,7 @@ from nanogpt.stories import stories
 
 def data_of(args: Namespace) -> str:
     """The folder of shards: the one that --data names, else the run's own, else the stories."""
-    kept = chosen(args.checkpoint).parent / "config.yaml"
+    kept = pick_checkpoint(args.checkpoint).parent / "config.yaml"
     if args.data is None and kept.is_file():
         return load_config(kept).data.dir
     return args.data or "data/built/stories"

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nanogpt
+from nanogpt.config import hook
 from nanogpt.evaluate import evaluating
 from nanogpt.model import GPT
 from nanogpt.precision import autocast
@@ -198,6 +199,23 @@ def accuracy(
         p = np.mean([np.argmin(row) == item["label"] for row, item in zip(each, items)]).item()
         result |= {name: p, f"{name}_stderr": (p * (1 - p) / max(1, len(items) - 1)) ** 0.5}
     return result
+
+
+def score_hellaswag(run) -> dict:
+    """The accuracies on HellaSwag, for the step's line."""
+    model = hook(run.config, "whole_model", lambda run: run.model)(run)
+    if model is None:  # another process has gathered it
+        return {}
+    scores = accuracy(model, load_items(), run.tokenizer, precision=run.config.train.dtype)
+    return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}
+
+
+def attach(run) -> None:
+    """Let a run answer HellaSwag's questions every eval.hellaswag_every steps. ValueError if it has no tokenizer."""
+    if run.tokenizer is None:
+        remedy = "name it in data.tokenizer, or set eval.hellaswag_every=0"
+        raise ValueError(f"HellaSwag needs the tokenizer that made {run.config.data.dir}; {remedy}")
+    run.looks.append((run.config.eval.hellaswag_every, score_hellaswag))
 
 
 def log_likelihoods(model: GPT, requests: list, **how) -> list[tuple[float, bool]]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanogpt.config import Config
-from nanogpt.labs.long_run.trainer import learning_rate
 from nanogpt.precision import LossScaler
+from nanogpt.trainer import learning_rate
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A model laid out over processes as the configuration says: copied, in parts, cut; made part by part, and gathered again.
+"""The configuration's section `parallel`: a model copied, in parts, or cut; made part by part, and gathered again.
 
 Exported from notebooks/21d_layouts.ipynb.
 """
@@ -15,15 +15,55 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from nanogpt import build, trainer
+from nanogpt.checkpoint import is_in_parts
+from nanogpt.config import Parallel, hook
 from nanogpt.distributed import Ranks, replicate
 from nanogpt.evaluate import evaluating, padded, windows
 from nanogpt.files import save_json
-from nanogpt.labs.parallel.layout import data_parallel
-from nanogpt.lora import weights_writer
 from nanogpt.model import GPT, GPTConfig, init_weight
-from nanogpt.optim import decay_groups, make_optimizer
+from nanogpt.optim import decay_groups
 from nanogpt.precision import autocast
+from nanogpt.training import scale_init
 from nanogpt.weights import WEIGHTS, save_model
+
+
+def check_layout(parallel: Parallel, model, train) -> None:
+    """ValueError, naming the keys, for what no number of processes can run."""
+    heads, tp = model.n_head, parallel.tp
+    if heads % tp:  # the width is a multiple of the heads, so it comes out even as well
+        fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise ValueError(f"parallel.tp={tp} must divide model.n_head={heads}, as {fit} do")
+    if tp > 1 and model.dropout:
+        raise ValueError(
+            f"model.dropout={model.dropout} with parallel.tp={tp}: masks would differ; set it to 0"
+        )
+    if (parallel.shard or tp > 1) and train.dtype == "bf16-masters":
+        cut = "parallel.shard=true" if parallel.shard else f"parallel.tp={tp}"
+        raise ValueError(f"train.dtype=bf16-masters needs complete weights, not {cut}; take bf16")
+    if parallel.copies > 1 and not parallel.shard:
+        raise ValueError(
+            f"parallel.copies={parallel.copies} are of parts; set parallel.shard=true, or leave it out"
+        )
+    if parallel.save_parts and (tp > 1 or not parallel.shard):
+        given = f"parallel.shard={str(parallel.shard).lower()} and parallel.tp={tp}"
+        raise ValueError(f"parallel.save_parts=true needs parallel.shard=true and parallel.tp=1, not {given}")
+
+
+def data_parallel(parallel: Parallel, processes: int) -> int:
+    """Of so many processes, how many read different rows: processes / tp. ValueError where the numbers disagree."""
+    dp, tp = parallel.dp, parallel.tp
+    if dp is None and processes % tp:
+        raise ValueError(f"parallel.tp={tp} needs a multiple of {tp} processes; {processes} were started")
+    dp = dp or processes // tp
+    if dp % parallel.copies:
+        raise ValueError(f"parallel.copies={parallel.copies} must divide parallel.dp={dp}")
+    if dp * tp != processes:
+        started = (
+            f"{processes} {'was' if processes == 1 else 'were'} started (torchrun --nproc-per-node {dp * tp})"
+        )
+        raise ValueError(f"parallel.dp={dp} × parallel.tp={tp} needs {dp * tp} processes; {started}")
+    return dp
 
 
 def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
@@ -156,10 +196,10 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
     return (sums[0] / sums[1]).item()
 
 
-def written_by(run) -> tuple[GPT, dict, Callable]:
+def snapshot(run) -> tuple[GPT, dict, Callable]:
     """What a checkpoint of this run holds: model, state, and what writes the weights. All ranks call it."""
     if not (run.config.parallel.save_parts and is_laid_out(run.model)):
-        return gathered_model(run.model), run.state_dict(), weights_writer(run.config)
+        return gathered_model(run.model), run.state_dict(), save_model
     from nanogpt.fsdp import save_parts  # here: its imports take a second
 
     parts = run.folder / f".step_{run.step:06d}.parts.tmp"
@@ -229,10 +269,65 @@ class LaidOutAdamW(torch.optim.AdamW):
                 self.state[p][what] = laid_out(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
 
 
-def optimizer_for(
-    model: GPT, lr: float, precision: str, compiled: bool = False, **options
-) -> torch.optim.Optimizer:
-    """Chapter 15's optimizer, or the same for a model that is laid out."""
-    if is_laid_out(model):
-        return LaidOutAdamW(model, lr, **options)
-    return make_optimizer(model, lr, precision, compiled=compiled, **options)
+def check(config) -> None:
+    """ValueError, naming the keys, for a configuration that no number of processes can run."""
+    check_layout(config.parallel, config.model, config.train)
+
+
+def check_ranks(config, ranks: Ranks) -> None:
+    """ValueError if this is not the number of processes that the layout needs."""
+    data_parallel(config.parallel, ranks.size)
+
+
+def build_parts(config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
+    """As build_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
+    if config.lora.rank or config.data.answers_after:
+        raise ValueError("adapters and answers need a complete model; leave out parallel.shard, parallel.tp")
+    if config.init_from is not None:
+        given = build.load_given(config, manifest)
+        return made_in_parts(given.config, given.named_parameters(), config, ranks)
+    shape = config.model.shape(manifest["vocab_size"])
+    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
+    model, readers = made_in_parts(shape, weights, config, ranks)
+    return scale_init(model), readers
+
+
+def place_model(config, manifest: dict, ranks: Ranks) -> tuple[GPT, nn.Module, Ranks]:
+    """The run's model as config.parallel says, what a step calls, and the ranks that read different rows."""
+    if ranks.size > 1 and (config.parallel.shard or config.parallel.tp > 1):
+        model, readers = build_parts(config, manifest, ranks)
+        return model, compile_blocks(model) if config.train.compile else model, readers
+    model = hook(config, "build_model", build.build_model)(config, manifest).to(ranks.device)
+    stepper, readers = lay_out(model, config, ranks)
+    return model, torch.compile(stepper) if config.train.compile else stepper, readers
+
+
+def build_optimizer(config, model: GPT) -> torch.optim.Optimizer:
+    """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
+    if not is_laid_out(model):
+        return build.build_optimizer(config, model)
+    return LaidOutAdamW(
+        model, config.optim.lr, betas=config.optim.betas, weight_decay=config.optim.weight_decay
+    )
+
+
+def load_weights(run, folder: Path) -> None:
+    """Give the run's model, in any layout, the weights of a checkpoint."""
+    if is_in_parts(folder):
+        return trainer.load_weights(run, folder)
+    fill(run.model, saved_weights(folder))
+
+
+def held_loss(run) -> float:
+    """The mean loss on the held-out tokens, by all ranks; rows or documents are dealt to them."""
+    if not is_laid_out(run.model):
+        return trainer.held_loss(run)
+    return evaluate_together(run.model, *run.held, run.ranks, precision=run.config.train.dtype)
+
+
+def whole_model(run) -> GPT | None:
+    """On rank 0 the model as one process has it, None elsewhere. All ranks call it."""
+    if not is_laid_out(run.model):
+        return trainer.whole_model(run)
+    gathered = gathered_model(run.model)
+    return gathered and gathered.to(run.device)

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from nanogpt import optim
-from nanogpt.checkpoint import chosen
+from nanogpt.build import refuse_other_shape
+from nanogpt.checkpoint import pick_checkpoint
 from nanogpt.config import Config
 from nanogpt.device import pick_device
-from nanogpt.labs.long_run.given import refuse_other_shape
 from nanogpt.labs.plan.budget import recompute_flops
 from nanogpt.labs.plan.footprint import Step, footprint
 from nanogpt.lora import add_lora, lora_parameters
@@ -25,6 +25,7 @@ from nanogpt.pretrained import config_from_hf, read_json
 from nanogpt.roofline import Roofline, measure_roofline, predict_step, timings
 from nanogpt.shards import load_manifest
 from nanogpt.training import train_step
+from nanogpt.weights import classes_of
 
 
 def adapter_numbers(shape: GPTConfig, config: Config) -> int:
@@ -126,7 +127,7 @@ def say_memory(shape: GPTConfig, config: Config) -> None:
 
 def folder_of(init_from: str) -> Path:
     """The folder of the model that a run begins with; of a run, its newest checkpoint, or its best as runs/x/best."""
-    return chosen(init_from)
+    return pick_checkpoint(init_from)
 
 
 def shape_of(config: Config, vocab_size: int) -> GPTConfig:
@@ -142,9 +143,10 @@ def shape_of(config: Config, vocab_size: int) -> GPTConfig:
         shape = config_from_hf(kept, str(file))
     else:
         kept.pop("sha256")
-        shape = GPTConfig(**kept | {"dropout": 0.0})
+        kind, _ = classes_of(kept)
+        shape = kind(**kept)
     refuse_other_shape(config, shape)
-    return shape
+    return replace(shape, dropout=0.0)
 
 
 def say_epochs(config: Config) -> None:

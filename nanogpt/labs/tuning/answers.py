@@ -25,24 +25,34 @@ def in_answers(ids: Tensor, marker: list[int], eot: int) -> Tensor:
     return (begins * place).cummax(1).values > (ends * place).cummax(1).values
 
 
-def only_answers(stream: BatchStream, marker: list[int]) -> BatchStream:
-    """The stream, in whose batches y is -100 outside of answers from now on.
+class AnswerStream:
+    """A stream's batches, in which y is -100 outside of answers; all else is the stream's own.
 
     An answer whose marker is before its row does not count. ValueError if the first million tokens have none.
     """
-    first, eot = torch.from_numpy(stream.tokens[0][:1_000_000].astype(np.int64))[None], stream.eot
-    if not in_answers(first, marker, eot).any():
-        raise ValueError("data.answers_after is nowhere in the training text; write it as it is there")
-    all_targets = stream.next_batch
 
-    def next_batch() -> tuple[Tensor, Tensor]:
-        x, y = all_targets()
+    def __init__(self, stream: BatchStream, marker: list[int]):
+        self.stream, self.marker = stream, marker
+        first = torch.from_numpy(stream.tokens[0][:1_000_000].astype(np.int64))[None]
+        if not in_answers(first, marker, stream.eot).any():
+            raise ValueError("data.answers_after is nowhere in the training text; write it as it is there")
+
+    def next_batch(self) -> tuple[Tensor, Tensor]:
+        x, y = self.stream.next_batch()
         ids = torch.cat([x[:, :1], y], 1)
-        y[~in_answers(ids, marker, eot)[:, 1:]] = -100
+        y[~in_answers(ids, self.marker, self.stream.eot)[:, 1:]] = -100
         return x, y
 
-    stream.next_batch = next_batch
-    return stream
+    def __getattr__(self, name: str):  # for what is not found here
+        return getattr(self.stream, name)
+
+    @property
+    def position(self) -> int:
+        return self.stream.position
+
+    @position.setter  # a mixture sets it
+    def position(self, position: int) -> None:
+        self.stream.position = position
 
 
 def answer_loss(
@@ -59,3 +69,32 @@ def answer_loss(
         where = "nowhere in the validation text; raise eval.tokens, or set eval.every=0"
         raise ValueError(f"data.answers_after is {where}")
     return nats / n
+
+
+def marker_of(run) -> list[int]:
+    """The tokens that precede an answer. ValueError if the tokenizer of the shards is not known."""
+    data = run.config.data
+    if run.tokenizer is None:
+        raise ValueError(f"data.answers_after needs the tokenizer of {data.dir}; set data.tokenizer")
+    return run.tokenizer.encode(data.answers_after)
+
+
+def held_loss(run) -> float:
+    """The validation loss: the mean over the answers."""
+    return answer_loss(run.model, *run.held, run.config.train.dtype, marker=marker_of(run))
+
+
+def without_floor(run) -> dict:
+    """For the step's line: the floor of all tokens is none of the answers."""
+    return {"floor": None}
+
+
+def attach(run) -> None:
+    """Let only the answers of data.dir count in the run's batches; in other folders of a mixture all tokens do."""
+    data, marker = run.config.data, marker_of(run)
+    if data.mix:
+        own = list(data.mix).index(data.dir)
+        run.stream.streams[own] = AnswerStream(run.stream.streams[own], marker)
+    else:
+        run.stream = AnswerStream(run.stream, marker)
+    run.looks.append((run.config.eval.every, without_floor))

@@ -1,0 +1,48 @@
+"""How many of the stories' questions a model answers right.
+
+Exported from notebooks/07_training.ipynb, grown by notebooks/18_evaluation.ipynb.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from nanogpt.evaluate import evaluating, windows
+
+
+def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> list[bool]:
+    """Of each id but the first, whether it is what the model found likeliest, given the ids before it."""
+    device = next(model.parameters()).device
+    right = []
+    for start, new, stop in windows(ids, T, eot):
+        logits, _ = model(torch.from_numpy(ids[None, start:stop]).to(device))
+        best = logits[0, new - start :].argmax(-1).cpu().numpy()
+        right += (best == ids[new + 1 : stop + 1]).tolist()
+    return right
+
+
+@torch.no_grad()
+def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dict[str, float]:
+    """The share of who-has-how-many answers whose every token is the model's first choice, given all before it.
+
+    By kind, "copied" or "computed", and of "all". stories: chapter 02's; one longer than the model's context is read
+    through `windows`. model: ids (1, T) -> (logits (1, T, V), anything). ValueError if no story has an answer.
+    """
+    asked, right = Counter(), Counter()
+    with evaluating(model):
+        for story in stories:
+            ids = np.array([tokenizer.eot, *tokenizer.encode(story.text)])
+            T = model.config.block_size if hasattr(model, "config") else len(ids)
+            hits = first_choices(model, ids, T, tokenizer.eot)
+            ends = np.cumsum([len(tokenizer.decode([i])) for i in ids[1:].tolist()])  # of the tokens
+            for (start, end), kind in zip(story.answers, story.kinds):
+                first, last = np.searchsorted(ends, [start + 1, end])
+                is_right = all(hits[first : last + 1])
+                for name in (kind, "all"):
+                    asked[name] += 1
+                    right[name] += is_right
+    if not asked:
+        raise ValueError("an accuracy needs at least one story with an answer in it")
+    return {kind: right[kind] / asked[kind] for kind in sorted(asked)}
