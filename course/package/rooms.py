@@ -17,6 +17,7 @@ ROOMS = {
     "labs.long_run": "What looks after a run at night.",
     "labs.parallel": "One model on many devices, by hand: buckets, ZeRO, tensor, context and pipeline parallelism.",
     "labs.plan": "What a run will need and reach before it is started: memory, time, money, loss.",
+    "labs.roofline": "What a training step must compute, move and keep: predicted, and measured.",
     "labs.speedrun": "The same loss in less time.",
     "labs.tuning": "Learning from answers and rewards.",
 }
