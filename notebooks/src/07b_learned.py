@@ -25,7 +25,8 @@ from course.stand_in import small_model
 from nanogpt.device import pick_device
 from nanogpt.evaluate import answer_accuracy, evaluate, evaluating
 from nanogpt.files import save_json
-from nanogpt.stories import ensure_corpus, floor_per_token, stories
+from nanogpt.labs.evals.floor import floor_per_token
+from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.weights import WEIGHTS, digest, save_model
 

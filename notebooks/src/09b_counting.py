@@ -645,6 +645,9 @@ the other operations take it, they can be fused, so that a number is read once f
 12 is about attention. Chapter 14 puts everything together.
 
 ## Checkpoint
+
+The checkpoint writes two modules into `nanogpt/labs/roofline`: `work.py` for what a step computes and moves, and
+`memory.py` for what it keeps. They are for measuring; no training run needs them.
 """
 
 # %% tags=["nbval-ignore-output"]
