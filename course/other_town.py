@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nanogpt.stories import POOLS, alternatives, check, entries, rules
+from nanogpt.labs.evals.floor import check_lines
+from nanogpt.stories import alternatives, entries, rules
 
 SWAPPED = {"her": "his", "his": "her", "She": "He", "He": "She", "him": "her", "hers": "his"}
 
@@ -22,22 +23,20 @@ def swapped_rules() -> dict[str, str]:
 
 @contextmanager
 def retold(change: dict[str, str]) -> Iterator[None]:
-    """Within the block the grammar has these lines for these symbols, and these entries for these pools."""
-    if unknown := [name for name in change if name not in {**POOLS, **rules()}]:
-        raise ValueError(f"the grammar has no symbol or pool {unknown[0]!r} that could change")
-    books = {name: POOLS if name in POOLS else rules() for name in change}
-    before = {name: book[name] for name, book in books.items()}
-    after = {name: text if name in POOLS else text.split(" | ") for name, text in change.items()}
+    """Within the block the grammar has these lines, with bars between them, for these symbols."""
+    book = rules()
+    if unknown := [name for name in change if name not in book]:
+        raise ValueError(f"the grammar has no symbol {unknown[0]!r} that could change")
+    before = {name: book[name] for name in change}
 
     def put(lines: dict) -> None:
-        for name, book in books.items():
-            book[name] = lines[name]
+        book.update(lines)
         alternatives.cache_clear(), entries.cache_clear()
 
-    put(after)
+    put({name: text.split(" | ") for name, text in change.items()})
     try:
         for name in change:
-            check(after[name] if name in rules() else [], name)
+            check_lines(book[name], name)
         yield
     finally:
         put(before)

@@ -42,17 +42,22 @@ def step_times(times: list[float]):
 
 def roofline(roof, points: dict[str, float]):
     """The attainable rate of each format, and points of float32 by name -> FLOP/byte, labelled in a column each side."""
+
+    def attainable(intensity: float, dtype: str = "float32") -> float:
+        """The FLOP/s that an operation of this intensity can reach."""
+        return min(roof.flops[dtype], intensity * roof.bandwidth)
+
     fig, ax = plt.subplots(figsize=(7, 4))
     line = np.logspace(np.log10(min(points.values())) - 0.5, np.log10(max(points.values())) + 0.7, 200)
     for dtype in roof.flops:
-        ax.loglog(line, [roof.attainable(i, dtype) / 1e9 for i in line], label=dtype)
+        ax.loglog(line, [attainable(i, dtype) / 1e9 for i in line], label=dtype)
     ridge = roof.ridge()
     ax.axvline(ridge, c="0.3", ls=":", lw=1)
-    top, bottom = roof.flops["float32"] / 1e9, roof.attainable(line[0]) / 1e9
+    top, bottom = roof.flops["float32"] / 1e9, attainable(line[0]) / 1e9
     ordered = sorted(points.items(), key=lambda item: item[1])
     heights = np.geomspace(bottom * 1.2, top * 0.55, len(ordered))
     for (name, intensity), height in zip(ordered, heights):  # labels below the roof, one under the other
-        at = roof.attainable(intensity) / 1e9
+        at = attainable(intensity) / 1e9
         ax.plot(intensity, at, "o", c="C0" if intensity < ridge else "C3", ms=5, zorder=3)
         ax.plot([intensity, intensity * 1.6], [at, height / 1.15], c="0.7", lw=0.5)
         ax.text(intensity * 1.7, height / 1.2, name, fontsize=8, va="center")

@@ -9,7 +9,7 @@ ROOMS = {
     "labs": "What chapters build to study, to measure or to go further; a folder a topic. Nothing in nanogpt/*.py imports it.",
     "labs.corpora": "Real text of any size: sources, parallel and resumable preparing, cleaning, mixtures.",
     "labs.drills": "What the chapters let several processes do, to be measured.",
-    "labs.evals": "What a trained model knows: excess over the floor, stories' questions, HellaSwag.",
+    "labs.evals": "What a trained model knows: the floor and the excess over it, stories' questions, HellaSwag.",
     "labs.formats": "Files of others: llm.c, Megatron-LM, SentencePiece.",
     "labs.kernels": "Attention and losses by hand, and as Triton kernels.",
     "labs.ladder": "Every speed-up, predicted and measured, one on the other.",
@@ -17,6 +17,7 @@ ROOMS = {
     "labs.long_run": "What looks after a run at night.",
     "labs.parallel": "One model on many devices, by hand: buckets, ZeRO, tensor, context and pipeline parallelism.",
     "labs.plan": "What a run will need and reach before it is started: memory, time, money, loss.",
+    "labs.roofline": "What a training step must compute, move and keep: predicted, and measured.",
     "labs.speedrun": "The same loss in less time.",
     "labs.tuning": "Learning from answers and rewards.",
 }

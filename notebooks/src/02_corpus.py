@@ -13,7 +13,8 @@ Then we write the program that tells the stories, and with it we compute the flo
 
 # %%
 #| default_exp stories
-#| doc stories: The generated stories: a grammar that writes them, their exact log-probability, and the floor that no model beats.
+#| doc stories: The generated stories: a grammar that writes them, and their exact log-probability.
+#| doc labs.evals.floor: What the best possible model loses on stories, and from a text back to the choices behind it.
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +28,7 @@ from nanogpt.tokenizer import BPETokenizer
 #| export
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -190,15 +191,15 @@ A *symbol*, such as `open`, can become any of its lines. Bars separate the lines
 instead of an equals sign, each word is a line. A pair of braces marks a place where the program puts in words:
 
 - `{open}` is a symbol: choose one of its lines.
-- `{A:girl}` draws a *fact* from the list `girl`, remembers it under the name `A`, and says it. Such a list is called a
-  *pool*. The pools are below the grammar in the cell.
+- `{A:girl}` draws a *fact*: it chooses one of the lines of `girl`, remembers it under the name `A`, and says it. A
+  symbol from which facts are drawn is called a *pool*. The pools are the last lines of the grammar.
 - `{A}` says the fact again. No choice is left.
 - `{n-k}` is arithmetic on two facts that are numbers. No choice is left here either.
 - A question mark, as in `{?n-k}`, does not change the text. It marks the answer to "who has how many?". Later
   chapters count how many of these answers a model gets right.
 
 The functions below call `grammar()` for the text of the grammar, so that we can exchange the grammar later. If you
-change the grammar or a pool, run all cells from there on again, because the functions remember what they have read.
+change the grammar, run all cells from there on again, because the functions remember what they have read.
 """
 
 # %%
@@ -209,9 +210,12 @@ proud = {A} was {mood}. | "I have {?n} {T}," said {A}.
 gift = She gave {k:some} to {B:boy}.
 now = Now {A} had {?n-k} {T}.
 mood: glad happy proud
+girl: Anna Mia Zoe
+boy: Ben Tom
+things: coins nuts shells stones
+many: six seven eight
+some: one two
 """
-POOLS = {"girl": "Anna, Mia, Zoe", "boy": "Ben, Tom", "things": "coins, nuts, shells, stones"}
-POOLS |= {"many": "six, seven, eight", "some": "one, two"}
 
 
 def grammar() -> str:
@@ -271,12 +275,12 @@ keeps the result of a function, so that each line is cut only once.)
 #| export
 @cache
 def read_rules(grammar: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    lines = {}
     for symbol, mark, rest in re.findall(r"(?m)^(\w+)( =|:)((?:.|\n  )*)", grammar):
-        if symbol in found:
+        if symbol in lines:
             raise ValueError(f"the grammar defines {symbol} twice; give one of them another name")
-        found[symbol] = rest.split() if mark == ":" else re.split(r" \| |\n  ", rest.strip())
-    return found
+        lines[symbol] = rest.split() if mark == ":" else re.split(r" \| |\n  ", rest.strip())
+    return lines
 
 
 def rules() -> dict[str, list[str]]:
@@ -291,11 +295,11 @@ def alternatives(symbol: str) -> list[list[Part]]:
     """A symbol's lines, each cut into parts."""
     if symbol not in rules():
         raise ValueError(f"the grammar has no symbol {{{symbol}}}; is it spelled right?")
-    found = []
+    lines = []
     for line in rules()[symbol]:
         pieces = re.findall(r"([^{}]+)|\{([^{}]*)\}", line)  # (words, "") or ("", text between braces)
-        found.append([Text(words) if words else parse(inside) for words, inside in pieces])
-    return found
+        lines.append([Text(words) if words else parse(inside) for words, inside in pieces])
+    return lines
 
 
 # %%
@@ -306,9 +310,9 @@ for line in alternatives("proud"):
 r"""
 ## Telling a story
 
-A pool's entries are separated by commas. In the course's grammar, some entries have two forms with a slash between
-them. For example, `light the lamp/lit the lamp` is a promise: `{V}` says what a boy promised, and `{V.did}` says later
-that he did it. In our small grammar every entry has one form.
+In the course's grammar, some facts have two forms with a slash between them. For example, `light the lamp/lit the lamp`
+is a promise: `{V}` says what a boy promised, and `{V.did}` says later that he did it. In our small grammar every fact
+has one form.
 
 Numbers are words in our stories, so the program needs a function that adds number words:
 """
@@ -321,8 +325,6 @@ NUMBERS = [
 ]  # fmt: skip
 
 
-# %%
-#| export
 def add(terms: list[tuple[int, str]]) -> str:
     """The number word for a sum: (1, "six") and (-1, "two") are "four"."""
     for _, word in terms:
@@ -340,7 +342,7 @@ print("six less two is", add([(1, "six"), (-1, "two")]))
 
 # %% [markdown]
 r"""
-`entries` looks up a pool. `said` gives the words of a part that leaves no choice.
+`entries` lists the facts of a pool. `words_of` gives the words of a part that leaves no choice.
 """
 
 
@@ -349,30 +351,29 @@ r"""
 @cache
 def entries(pool: str) -> list[tuple[str, ...]]:
     """What a fact of this pool can be, in all its forms; the first form is the one that is drawn."""
-    if pool not in POOLS:
-        raise ValueError(f"there is no pool {pool!r}; the pools are {', '.join(POOLS)}")
-    found = POOLS[pool].split(", ")
-    if len(set(found)) < len(found):
+    lines = rules().get(pool)
+    if lines is None or "{" in "".join(lines):
+        raise ValueError(f"the grammar has no pool {pool!r}, a symbol without braces; is it spelled right?")
+    if len(set(lines)) < len(lines):
         raise ValueError(f"{pool} has an entry twice, so two choices give the same text; remove one")
-    return [tuple(entry.split("/")) for entry in found]
+    return [tuple(line.split("/")) for line in lines]
 
 
-def said(part: Text | Recall | Count, facts: dict[str, tuple[str, ...]]) -> str:
+def words_of(part: Text | Recall | Count, facts: dict[str, tuple[str, ...]]) -> str:
     """The words of a part that leaves no choice."""
-    if isinstance(part, Text):
-        return part.words
-    keys = [part.key] if isinstance(part, Recall) else [key for _, key in part.terms]
-    for key in keys:
-        if key not in facts:
-            raise ValueError(f"{{{key}}} recalls a fact that no sentence before it has drawn")
-    if isinstance(part, Recall):
-        return facts[part.key][part.form]
-    return add([(sign, facts[key][0]) for sign, key in part.terms])
+    try:
+        if isinstance(part, Text):
+            return part.words
+        if isinstance(part, Recall):
+            return facts[part.key][part.form]
+        return add([(sign, facts[key][0]) for sign, key in part.terms])
+    except KeyError as key:
+        raise ValueError(f"{{{key.args[0]}}} recalls a fact that no sentence before it has drawn") from None
 
 
 # %%
 facts = {"A": ("Mia",), "n": ("six",), "k": ("two",)}
-print([said(parse(inside), facts) for inside in ("A", "n", "n-k")])
+print([words_of(parse(inside), facts) for inside in ("A", "n", "n-k")])
 
 # %% [markdown]
 r"""
@@ -386,38 +387,39 @@ promises the same numbers in every version for `rng.random` only.)
 # %%
 #| export
 @dataclass
-class Telling:
-    """A story as it is told: its text, its facts, and each choice as (where in the text, out of how many)."""
+class Story:
+    """A text, and what is known about it because it was made by rolling dice."""
 
     text: str = ""
-    facts: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    choices: list[tuple[int, int]] = field(default_factory=list)
-    answers: list[tuple[int, int]] = field(default_factory=list)  # text[start:end] is a number that answers
-    kinds: list[str] = field(default_factory=list)  # each answer: "copied", or "computed" from two
+    facts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # key -> the forms of what was drawn
+    choices: list[tuple[int, int]] = field(default_factory=list)  # where in the text, out of how many
+    answers: list[tuple[int, int]] = field(default_factory=list)  # text[start:end] says who has how many
+    kinds: list[str] = field(default_factory=list)  # of each answer: "copied", or "computed" from two facts
 
 
 # %%
 #| export
 #| blank tell: choose one of the symbol's lines and tell its parts in order; a Pick is a symbol again
-def tell(symbol: str, rng: random.Random, told: Telling) -> None:
+def tell(symbol: str, rng: random.Random, story: Story) -> None:
     """Adds one random expansion of symbol to the story."""
-    for part in choose(alternatives(symbol), rng, told):
+    for part in choose(alternatives(symbol), rng, story):
         if isinstance(part, Pick):
-            tell(part.symbol, rng, told)
+            tell(part.symbol, rng, story)
             continue
         if isinstance(part, Draw):
-            told.facts[part.key] = choose(entries(part.pool), rng, told)
-            words = told.facts[part.key][0]
+            story.facts[part.key] = choose(entries(part.pool), rng, story)
+            words = story.facts[part.key][0]
         else:
-            words = said(part, told.facts)
+            words = words_of(part, story.facts)
         if isinstance(part, Count) and part.asked:
-            told.answers.append((len(told.text), len(told.text) + len(words)))
-            told.kinds.append("copied" if len(part.terms) == 1 else "computed")
-        told.text += words
+            story.answers.append((len(story.text), len(story.text) + len(words)))
+            story.kinds.append("copied" if len(part.terms) == 1 else "computed")
+        story.text += words
 
 
-def choose(options: list, rng: random.Random, told: Telling):
-    told.choices.append((len(told.text), len(options)))
+def choose(options: list, rng: random.Random, story: Story):
+    """One of the options, by the dice; the story notes where it was, and out of how many."""
+    story.choices.append((len(story.text), len(options)))
     return options[int(rng.random() * len(options))]
 
 
@@ -428,12 +430,12 @@ the choice costs, the sum so far, and the text that begins there.
 """
 
 # %%
-told, total = Telling(), 0.0
-tell("story", random.Random(3), told)
-print(told.text, "\n")
-for at, options in told.choices:
+story, total = Story(), 0.0
+tell("story", random.Random(3), story)
+print(story.text, "\n")
+for at, options in story.choices:
     total += math.log(options)
-    print(f"1 of {options}: {math.log(options):.3f} nats, {total:.3f} so far   {told.text[at : at + 20]}…")
+    print(f"1 of {options}: {math.log(options):.3f} nats, {total:.3f} so far   {story.text[at : at + 20]}…")
 
 # %% [markdown]
 r"""
@@ -451,34 +453,30 @@ and no model can lose less on average over all stories.
 The floor is right only if these sums are right. *Check.* The probabilities of all possible stories must add up to one.
 The small grammar has few stories, so we can tell stories until we have seen all of them. How many are there? `open`
 makes 2 · 3 · 3 · 4 = 72 different sentences, `proud` makes 3 + 1 = 4, and `gift` makes 2 · 2 = 4, so we expect
-72 · 4 · 4 = 1,152 stories.
+72 · 4 · 4 = 1,152 stories. (In the cell, a `Story` gets its `logprob`, the sum above with a minus sign, and `stories`
+tells as many as one wants.)
 """
 
 
 # %%
 #| export
-@dataclass(frozen=True)
-class Story:
-    """A text, the natural logarithm of its probability, and the places of its answers to "who has how many?".
+from itertools import count
 
-    answers: text[start:end] is a number word that follows from the text before. kinds: "copied", or "computed" from two.
-    """
 
-    text: str
-    logprob: float
-    answers: tuple[tuple[int, int], ...]
-    kinds: tuple[str, ...] = ()
+class Story(Story):
+    @property
+    def logprob(self) -> float:
+        """The natural logarithm of the story's probability."""
+        return -sum(math.log(options) for _, options in self.choices)
 
 
 def stories(n: int | None = None, seed: int = 0) -> Iterator[Story]:
     """Yields n stories, or stories for ever. The same seed always gives the same stories in the same order."""
-    rng, number = random.Random(seed), 0
-    while n is None or number < n:
-        told = Telling()
-        tell("story", rng, told)
-        logprob = -sum(math.log(options) for _, options in told.choices)
-        yield Story(told.text, logprob, tuple(told.answers), tuple(told.kinds))
-        number += 1
+    rng = random.Random(seed)
+    for _ in range(n) if n is not None else count():
+        story = Story()
+        tell("story", rng, story)
+        yield story
 
 
 # %%
@@ -539,35 +537,18 @@ The three numbers agree. The last one is a mean over a sample, so it is only clo
 
 ## The stories of this course
 
-Now we take the grammar of the course. It is larger, but the notation and the code are the same. Its lines are in the
-file `nanogpt/resources/grammar.txt`, and its pools are below. A story follows one of seven plots. In each of them, facts come back
-later: who was there, what they had and how many. In one plot a promise comes back as well.
+Now we take the grammar of the course. It is larger, but the notation and the code are the same. It is in the file
+`nanogpt/resources/grammar.txt`. A story follows one of seven plots. In each of them, facts come back later: who was
+there, what they had and how many. In one plot a promise comes back as well.
 """
+
 
 # %%
 #| export
-FILE = files("nanogpt") / "resources/grammar.txt"
-POOLS = {  # entries are separated by commas, an entry's forms by slashes
-    "girl": "Anna, Clara, Ella, Emma, Ida, Julia, Lucy, Mia, Nora, Rosa, Sara, Zoe",
-    "boy": "Ben, Carl, Dan, Finn, Hugo, Jack, Leo, Max, Noah, Otto, Sam, Tom",
-    "things": "apples, beads, buttons, candles, cards, coins, cookies, feathers, flowers, lemons, marbles, nuts, "
-    "pears, plums, shells, stones",
-    "place": "bakery, barn, beach, castle, farm, forest, garden, harbor, hill, lake, library, market, meadow, "
-    "mill, park, river, school, station",
-    "toy": "ball, clock, drum, flute, kite, whistle",
-    "promise": "bake a cake/baked a cake, clean the boat/cleaned the boat, close the gate/closed the gate, feed "
-    "the hens/fed the hens, light the lamp/lit the lamp, mend the fence/mended the fence, paint the "
-    "door/painted the door, sing a song/sang a song, sweep the floor/swept the floor, tell a joke/told a joke",
-    "many": "six, seven, eight, nine, ten, eleven",
-    "few": "two, three, four, five",
-    "some": "one, two",
-}
-
-
 @cache
 def grammar() -> str:
-    """The sentences of the stories. They are read when they are needed, so a server can do without the file."""
-    return FILE.read_text(encoding="utf-8")
+    """The grammar of the course's stories. It is read when it is needed, so a server can do without the file."""
+    return (files("nanogpt") / "resources/grammar.txt").read_text(encoding="utf-8")
 
 
 # %%
@@ -585,8 +566,11 @@ sum of both.
 
 
 # %%
-#| export
-def check(lines: list[str], where: str) -> None:
+#| export labs.evals.floor
+import re
+
+
+def check_lines(lines: list[str], where: str) -> None:
     """ValueError if a line is there twice, or if a brace has no partner."""
     for line in lines:
         if lines.count(line) > 1:
@@ -599,10 +583,8 @@ def check(lines: list[str], where: str) -> None:
 alternatives.cache_clear()  # forget the small grammar
 entries.cache_clear()
 for symbol, lines in rules().items():
-    check(lines, symbol)
-for pool, text in POOLS.items():
-    check(text.split(", "), pool)
-print(f"{len(rules())} symbols, {len(POOLS)} pools")
+    check_lines(lines, symbol)
+print(f"{len(rules())} symbols")
 if [story.text for story in stories(len(documents))] == documents:
     print(f"Its first {len(documents):,} stories are those in data/stories.txt.")
 else:
@@ -617,9 +599,7 @@ was certain. The framed words answer who has how many.
 
 
 # %%
-rng, shown = random.Random(5), [Telling(), Telling()]
-for told in shown:
-    tell("story", rng, told)
+shown = list(stories(2, seed=5))
 alt = "Two stories, each word shaded by its nats: names and counts are dark at first, and white when repeated"
 show(figures.surprise(shown), alt)
 
@@ -640,8 +620,11 @@ story is certain, but it is predicted and counted like the others.
 
 
 # %%
-#| export
+#| export labs.evals.floor
 #| blank floor_per_token: all nats over all tokens; every story has one token more than its text
+from collections.abc import Iterable
+
+
 def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
     """The mean loss, in nats per token, of a model that knows the grammar, on these stories.
 
@@ -724,7 +707,10 @@ to see whether a model's stories follow the grammar.
 
 
 # %%
-#| export
+#| export labs.evals.floor
+from collections.abc import Iterator
+
+
 def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
     """All ways to tell a text, each as its choices (where, out of how many); none if the grammar does not tell it."""
     return list(read([Pick("story")], text, 0, {}, ()))
@@ -745,7 +731,7 @@ def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> 
         for entry in entries(part.pool):
             if text.startswith(entry[0], at):
                 yield from read(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
-    elif text.startswith(words := said(part, facts), at):
+    elif text.startswith(words := words_of(part, facts), at):
         yield from read(rest, text, at + len(words), facts, choices)
 
 
@@ -774,6 +760,9 @@ prove both facts for all stories, by comparing the lines of the grammar.)
 # %% [markdown]
 r"""
 ## Checkpoint
+
+The checkpoint writes two modules. `nanogpt/stories.py` tells the stories. `nanogpt/labs/evals/floor.py` has the check of
+the lines, the floor and `readings`. (What is in `nanogpt/labs` is for studying and measuring; no training run needs it.)
 """
 
 # %%

@@ -24,7 +24,7 @@ import numpy as np
 
 from course.figures import data as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.stories import Story, entropy, stories
+from nanogpt.stories import entropy, stories
 from nanogpt.tokenizer import BPETokenizer
 
 # %%
@@ -351,28 +351,37 @@ again quickly, so we accept that here. In chapter 16 the manifest is used to che
 # %%
 #| export stories
 import hashlib
+from collections import Counter
 
 
-def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
-    """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
-    members: dict[str, list[Story]] = {split: [] for split in SPLITS}
+def write_corpus(folder: Path, tokenizer, source: dict) -> dict:
+    """Write the stories that `source` describes, a shard for each split, and last the manifest, which is returned."""
+    # the hash of a story's text says which split it belongs to
+    texts = {split: [] for split in SPLITS}
+    nats = Counter()
     for story in stories(source["stories"], source["seed"]):
-        members[split_of(hashlib.sha256(story.text.encode()).digest(), 0.05, 0.05)].append(story)
-    if not all(members.values()):
+        split = split_of(hashlib.sha256(story.text.encode()).digest(), 0.05, 0.05)
+        texts[split].append(story.text)
+        nats[split] -= story.logprob
+    if not all(texts.values()):
         raise ValueError(f"{source['stories']} stories leave none for val or test; take 200 or more")
-    encoding, held = tokenizer.to_tiktoken(), {}
-    for split, chosen in members.items():
+    # a shard for each split
+    encoding = tokenizer.to_tiktoken()
+    splits = {}
+    for split, told in texts.items():
         path = folder / f"{split}_000000.bin"
-        text = "".join(f"<|endoftext|>{story.text}" for story in chosen)
-        ids = encoding.encode_to_numpy(text, allowed_special="all")
+        ids = encoding.encode_to_numpy(
+            "".join(f"<|endoftext|>{text}" for text in told), allowed_special="all"
+        )
         write_shard(path, ids)
-        size = sum(len(story.text.encode()) for story in chosen)
+        size = sum(len(text.encode()) for text in told)
         shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
-        held[split] = {"documents": len(chosen), "bytes": size, "tokens": len(ids), "shards": [shard]}
+        splits[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
+    # its tokenizer, and last what all this is
     tokenizer.save(folder / "tokenizer.json")
-    floor = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
-    manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
-    return save_manifest(folder, manifest | {"floor": floor})
+    about = {"source": source, "tokenizer": "tokenizer.json"} | identity(tokenizer)
+    floor = nats["val"] / splits["val"]["tokens"]
+    return save_manifest(folder, about | {"splits": splits, "floor": floor})
 
 
 # %%
@@ -400,7 +409,7 @@ def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, se
             return manifest
     (folder / "manifest.json").unlink(missing_ok=True)  # first: it must not describe what is replaced
     tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)
-    return _write_corpus(folder, tokenizer, source)
+    return write_corpus(folder, tokenizer, source)
 
 
 # %%

@@ -26,7 +26,8 @@ from nanogpt.device import pick_device
 from nanogpt.evaluate import evaluate, evaluating
 from nanogpt.files import save_json
 from nanogpt.labs.evals.accuracy import answer_accuracy
-from nanogpt.stories import ensure_corpus, floor_per_token, stories
+from nanogpt.labs.evals.floor import floor_per_token
+from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.weights import WEIGHTS, digest, save_model
 

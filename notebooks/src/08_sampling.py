@@ -18,7 +18,8 @@ and the tokens stay the same.
 from course.figures import sampling as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.stand_in import fastest, trained_model
-from nanogpt.stories import ensure_corpus, readings, stories
+from nanogpt.labs.evals.floor import readings
+from nanogpt.stories import ensure_corpus, stories
 
 # %%
 #| export

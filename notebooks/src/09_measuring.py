@@ -14,7 +14,7 @@ lost.
 
 # %%
 #| default_exp roofline
-#| doc roofline: A clock, what a device can do as measured and by its data sheet, and what a training step must compute, move and keep.
+#| doc roofline: A clock, what a device can do as measured and by its data sheet, and the share of it that a training step uses.
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from statistics import fmean, median
@@ -317,10 +317,12 @@ class Gain:
 #| blank gain_of: sort the ratios; leave out as many at each end as a fair coin passes in at most 2.5% of cases
 def gain_of(ratios: Sequence[float]) -> Gain:
     """The gain from the ratio of each pair, before / after, with the interval of the sign test (at least six pairs)."""
-    ordered, n = sorted(ratios), len(ratios)
+    ordered = sorted(ratios)
+    n = len(ordered)
     if n < 6:
         raise ValueError(f"{n} pairs cannot give an interval of 95%; time at least 6, better 20")
-    left_out, chance = 0, 1 / 2**n  # the chance that n coins show at most `left_out` heads
+    left_out = 0
+    chance = 1 / 2**n  # that n coins show at most `left_out` heads
     while chance + math.comb(n, left_out + 1) / 2**n <= 0.025:
         left_out += 1
         chance += math.comb(n, left_out) / 2**n
@@ -334,7 +336,8 @@ def faster(before: Callable, after: Callable, device: torch.device, pairs: int =
     for _ in range(warmup):
         before()
         after()
-    calls, ratios = (before, after), []
+    calls = (before, after)
+    ratios = []
     for pair in range(pairs):
         order = (0, 1) if pair % 2 == 0 else (1, 0)  # neither is always the first
         times = {i: timings(calls[i], device, 1)[0] for i in order}
@@ -488,10 +491,6 @@ class Roofline:
     device: str
     flops: dict[str, float]
     bandwidth: float
-
-    def attainable(self, intensity: float, dtype: str = "float32") -> float:
-        """The FLOP/s that an operation of this intensity (FLOP/byte) can reach."""
-        return min(self.flops[dtype], intensity * self.bandwidth)
 
     def seconds(self, flops: float, nbytes: float, dtype: str = "float32") -> float:
         """The time for this many operations and bytes moved: the slower of the two. A cache can beat it."""

@@ -12,7 +12,9 @@ chapters on speed use these counts: each of them makes one of the numbers smalle
 """
 
 # %%
-#| default_exp roofline
+#| default_exp labs.roofline.work
+#| doc labs.roofline.work: What each part of a training step must compute and move, the time that a roofline allows it, and what real kernels reach.
+#| doc labs.roofline.memory: What a training step must keep, as predicted and as measured, and what fresh memory costs.
 import os
 import re
 from collections import Counter
@@ -25,9 +27,7 @@ from course.figures import measuring as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.model import GPT, SIZES, GPTConfig, num_params
-from nanogpt.roofline import Roofline, measure
-from nanogpt.roofline import faster, measure, measure_roofline, synchronize
-from nanogpt.roofline import mfu, step_flops
+from nanogpt.roofline import faster, measure_roofline, mfu, step_flops, synchronize
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -308,7 +308,10 @@ the end of the model come `ln_f`, the head's input, and N × V log-probabilities
 
 
 # %%
-#| export
+#| export labs.roofline.memory
+from nanogpt.model import GPTConfig, num_params
+
+
 def activation_bytes(config: GPTConfig, B: int, T: int) -> int:
     """Bytes that autograd saves in the forward pass of a float32 GPT, ids and targets included; exact on the CPU."""
     if config.dropout:
@@ -323,7 +326,7 @@ def activation_bytes(config: GPTConfig, B: int, T: int) -> int:
 
 
 # %%
-#| export
+#| export labs.roofline.memory
 def memory_by_category(config: GPTConfig, B: int, T: int) -> dict[str, int]:
     """Bytes of a float32 training step with AdamW, by category."""
     tensors = 12 * config.n_layer + 4 if config.bias else 6 * config.n_layer + 3
@@ -354,7 +357,7 @@ are not activations.
 """
 
 # %%
-#| export
+#| export labs.roofline.memory
 #| blank saved_bytes: a saved_tensors_hooks function sees each saved tensor; count each storage once
 from collections.abc import Callable, Iterable
 
@@ -431,10 +434,13 @@ predict("09b.3", "measured time of a step over the roofline's", guess=None, unit
 
 # %%
 #| export
+from nanogpt.roofline import Roofline, measure
+
+
 def predict_step(
-    config: GPTConfig, B: int, T: int, roofline, dtype: str = "float32", fused: bool = False
+    config: GPTConfig, B: int, T: int, roofline: Roofline, dtype: str = "float32", fused: bool = False
 ) -> dict[tuple[str, str], float]:
-    """(part, phase) -> seconds that a nanogpt.roofline.Roofline allows for `step_work`. Its sum predicts the step.
+    """(part, phase) -> seconds that the roofline allows for `step_work`. Their sum predicts the step.
 
     dtype names the roofline's rate for PRODUCTS; with a 16-bit one their numbers have two bytes.
     """
@@ -507,6 +513,9 @@ With these, a limit becomes a *forecast*.
 
 # %%
 #| export
+from collections.abc import Callable
+
+import torch
 import torch.nn.functional as F
 
 
@@ -607,8 +616,12 @@ the price: filling a new tensor, minus filling an old one.
 
 
 # %%
-#| export
+#| export labs.roofline.memory
 import mmap
+
+import torch
+
+from nanogpt.roofline import measure
 
 PAGE = mmap.PAGESIZE  # bytes: 4096 on most systems, 16384 on Apple silicon
 
@@ -632,6 +645,9 @@ the other operations take it, they can be fused, so that a number is read once f
 12 is about attention. Chapter 14 puts everything together.
 
 ## Checkpoint
+
+The checkpoint writes two modules into `nanogpt/labs/roofline`: `work.py` for what a step computes and moves, and
+`memory.py` for what it keeps. They are for measuring; no training run needs them.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -33,9 +33,9 @@ from course.figures import compile as figures
 from course.machine.kernels import why_no_kernels
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
+from nanogpt.labs.roofline.memory import saved_bytes
 from nanogpt.model import GPT, MLP, GPTConfig, check_ids
 from nanogpt.roofline import faster, measure, synchronize, timings
-from nanogpt.roofline import saved_bytes
 from nanogpt.sampling import generate
 
 # %% tags=["nbval-ignore-output"]

@@ -23,9 +23,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from course.figures import flash_attention as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import seed_everything
+from nanogpt.labs.roofline.memory import saved_bytes
 from nanogpt.model import attention_weights
 from nanogpt.roofline import peak_of
-from nanogpt.roofline import saved_bytes
 
 g = seed_everything(0)
 torch.set_printoptions(precision=3, sci_mode=False)

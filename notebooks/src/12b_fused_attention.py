@@ -24,11 +24,10 @@ from course.figures import flash_attention as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.labs.kernels.flash import flash_attention
-from nanogpt.model import attention_weights
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.labs.roofline.memory import memory_by_category, saved_bytes
+from nanogpt.model import GPT, GPTConfig, attention_weights
 from nanogpt.precision import why_not
 from nanogpt.roofline import faster, measure
-from nanogpt.roofline import memory_by_category, saved_bytes
 
 # %% tags=["nbval-ignore-output"]
 device, g = pick_device(), seed_everything(0)
@@ -194,7 +193,7 @@ and every release, and we add them up.
 """
 
 # %%
-#| export roofline
+#| export labs.roofline.memory
 #| blank memory_levels: profile the call with memory; sort the "[memory]" events by time and add up their bytes
 import os
 from collections.abc import Callable
@@ -216,7 +215,7 @@ def memory_levels(call: Callable[[], object]) -> list[tuple[int, int]]:
 
 
 # %%
-#| export roofline
+#| export labs.roofline.memory
 def peak_memory(call: Callable[[], object], device: torch.device) -> int:
     """Bytes that `call` needs at most, above what is allocated when it starts. On cuda and cpu; ValueError elsewhere."""
     if device.type == "cuda":

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from course.figures import ladder as figures
 from course.notebook import answer, checkpoint, predict as guess, predictions, show
+from nanogpt.labs.roofline.memory import fault_seconds
 from nanogpt.model import num_params
 from nanogpt.optim import MasterAdamW
-from nanogpt.roofline import fault_seconds, peak_of
+from nanogpt.roofline import peak_of
 
 DATA = Path("../data")
 
@@ -32,10 +33,11 @@ import math
 from importlib.resources import files
 
 from nanogpt.labs.ladder.rungs import RUNGS, rungs_up_to, zipf_batches
+from nanogpt.labs.roofline.memory import PAGE
+from nanogpt.labs.roofline.work import PRODUCTS, Fractions, step_work
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.precision import READS
-from nanogpt.roofline import PAGE, PEAKS, Peak, Roofline, peak_of
-from nanogpt.roofline import PRODUCTS, Fractions, step_work
+from nanogpt.roofline import PEAKS, Peak, Roofline, peak_of
 
 # %%
 with (files("nanogpt") / "resources/build_nanogpt.csv").open(encoding="utf-8") as file:

@@ -49,10 +49,11 @@ from nanogpt.labs.ladder.rungs import (
     rungs_up_to,
     take_along,
 )
+from nanogpt.labs.roofline.memory import fault_seconds, peak_memory
+from nanogpt.labs.roofline.work import measure_fractions
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.precision import READS
-from nanogpt.roofline import Roofline, gain_of, timings
-from nanogpt.roofline import measure_fractions, mfu, peak_memory, step_flops
+from nanogpt.roofline import Roofline, gain_of, mfu, step_flops, timings
 
 # %%
 DATA, device = Path("../data"), pick_device()
@@ -75,6 +76,7 @@ from pathlib import Path
 import torch
 
 from nanogpt import roofline as hardware
+from nanogpt.labs.roofline.memory import fault_seconds
 from nanogpt.model import GPTConfig
 
 MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_head=6, n_embd=192)}
@@ -247,7 +249,7 @@ def measure_machine(device: str) -> dict:
         "cuda": torch.version.cuda,
     }
     about["device"], about["roofline"] = device_name(place), asdict(hardware.measure_roofline(place))
-    about["fault_s"] = hardware.fault_seconds() if place.type == "cpu" else 0.0
+    about["fault_s"] = fault_seconds() if place.type == "cpu" else 0.0
     about["start_s"] = start_seconds(place)
     sheet = hardware.peak_of(about["device"]) if place.type == "cuda" else None
     about["peak_flops"] = 1e12 * sheet.half if sheet else max(about["roofline"]["flops"].values())
@@ -476,7 +478,7 @@ def limits_now(device: torch.device, formats, pages: bool) -> dict[str, float]:
     rates = {name: hardware.matmul_flops(device, name, n) for name in sorted(formats)}
     rates["copy"] = hardware.copy_bandwidth(device, mebibytes)
     if pages:
-        rates["fresh pages"] = 1 / max(1e-9, hardware.fault_seconds())
+        rates["fresh pages"] = 1 / max(1e-9, fault_seconds())
     return rates
 
 

@@ -26,9 +26,10 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.evaluate import evaluate
+from nanogpt.labs.evals.floor import floor_per_token
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import cosine, make_optimizer, wsd
-from nanogpt.stories import ensure_corpus, floor_per_token, stories
+from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init, train_step
 

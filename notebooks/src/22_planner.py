@@ -17,8 +17,8 @@ import torch
 
 from course.figures import planner as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from nanogpt.labs.roofline.memory import saved_bytes
 from nanogpt.model import GPT, num_params
-from nanogpt.roofline import saved_bytes
 
 # %%
 #| export labs.plan.footprint

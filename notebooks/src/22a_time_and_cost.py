@@ -823,10 +823,10 @@ from functools import partial
 from nanogpt import optim
 from nanogpt.config import Config, load_config
 from nanogpt.labs.plan.dryrun import frozen, planned
+from nanogpt.labs.roofline.work import predict_step
 from nanogpt.lora import add_lora
 from nanogpt.precision import READS, LossScaler
 from nanogpt.roofline import Roofline, timings
-from nanogpt.roofline import predict_step
 from nanogpt.training import train_step
 
 

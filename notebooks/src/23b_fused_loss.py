@@ -23,9 +23,9 @@ from course.machine.triton_here import altered, skip_cells_without_triton, watch
 from course.notebook import answer, checkpoint, grown, predict as guess, predictions, show
 from nanogpt.device import seed_everything
 from nanogpt.labs.kernels.kernels import guarded
+from nanogpt.labs.roofline.memory import memory_levels, peak_memory, saved_bytes
 from nanogpt.model import GPT, GPTConfig, next_token_loss
 from nanogpt.roofline import Roofline, faster
-from nanogpt.roofline import memory_levels, peak_memory, saved_bytes
 
 g = seed_everything(0)
 
@@ -560,13 +560,24 @@ sense above one that multiplies in 16 bits. There `obstacles` leaves it out, wit
 """
 
 # %%
-from nanogpt.labs.ladder.forecast import LARGE, LOGIT_BYTES, SAVED, SCORE_BYTES, SHEET
-from nanogpt.labs.ladder.forecast import flash_share, fresh_bytes, kernels, update_bytes, way_of
+from nanogpt.labs.ladder.forecast import (
+    LARGE,
+    LOGIT_BYTES,
+    SAVED,
+    SCORE_BYTES,
+    SHEET,
+    flash_share,
+    fresh_bytes,
+    kernels,
+    update_bytes,
+    way_of,
+)
 from nanogpt.labs.ladder.rungs import rungs_up_to, take_along, why_not_compiled, why_not_kept
+from nanogpt.labs.roofline.memory import PAGE
+from nanogpt.labs.roofline.work import PRODUCTS, step_work
 from nanogpt.model import num_params
 from nanogpt.precision import READS, why_not
-from nanogpt.roofline import PAGE, Peak
-from nanogpt.roofline import PRODUCTS, step_work
+from nanogpt.roofline import Peak
 
 # %%
 #| export labs.ladder.rungs

@@ -233,9 +233,15 @@ def test_what_a_gpu_multiplies(monkeypatch, capability, hip, formats):
 def test_the_roofline_is_the_lower_of_two_limits():
     machine = Roofline("x", {"float32": 100.0, "bfloat16": 400.0}, bandwidth=10.0)
     assert machine.ridge() == 10 and machine.ridge("bfloat16") == 40
-    assert machine.attainable(5) == 50 and machine.attainable(20) == 100
-    for flops, nbytes in [(1000, 1), (1, 1000), (1000, 100)]:
-        assert machine.seconds(flops, nbytes) == pytest.approx(flops / machine.attainable(flops / nbytes))
+    for flops, nbytes, reached in [
+        (1000, 1, 100),
+        (2000, 100, 100),
+        (1000, 100, 100),
+        (500, 100, 50),
+        (1, 1000, 0.01),
+    ]:
+        assert machine.seconds(flops, nbytes) == pytest.approx(flops / reached)
+    assert machine.seconds(2000, 100, "bfloat16") == pytest.approx(2000 / 200)
 
 
 # Data sheets

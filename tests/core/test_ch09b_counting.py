@@ -10,23 +10,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from nanogpt import roofline
-from nanogpt import roofline as work
-from nanogpt.model import GPT, GPTConfig, num_params
-from nanogpt.roofline import (
+from nanogpt.labs.roofline import memory, work
+from nanogpt.labs.roofline.memory import (
     PAGE,
-    PRODUCTS,
-    Fractions,
-    Roofline,
     activation_bytes,
     fault_seconds,
-    measure_fractions,
     memory_by_category,
-    predict_step,
     saved_bytes,
-    step_flops,
-    step_work,
 )
+from nanogpt.labs.roofline.work import PRODUCTS, Fractions, measure_fractions, predict_step, step_work
+from nanogpt.model import GPT, GPTConfig, num_params
+from nanogpt.roofline import Roofline, Timing, step_flops
 
 CPU = torch.device("cpu")
 TOY = GPTConfig(12, 101, n_layer=2, n_head=2, n_embd=24)
@@ -310,7 +304,7 @@ def test_kernels_that_reach_a_share_of_both_limits_have_these_fractions(monkeypa
     def fake(call, device, repeats):
         part, amount = told[call]
         seconds = amount / (48.0 if part in PRODUCTS else 4.0)
-        return roofline.Timing(seconds, seconds, seconds, (seconds,))
+        return Timing(seconds, seconds, seconds, (seconds,))
 
     monkeypatch.setattr(work, "measure", fake)
     assert measure_fractions(config, 2, 5, machine, CPU) == pytest.approx((0.75, 0.5))
@@ -324,7 +318,7 @@ def test_a_part_weighs_as_much_as_it_has_to_do(monkeypatch):
     monkeypatch.setattr(work, "step_kernels", lambda *_: kernels)
 
     def fake(part, device, repeats):
-        return roofline.Timing(*[10.0 if part == "head" else 1.0] * 3, ())
+        return Timing(*[10.0 if part == "head" else 1.0] * 3, ())
 
     monkeypatch.setattr(work, "measure", fake)
     flops = {part: sum(w.flops for w in step_work(config, 4, 64) if w.part == part) for part in names[:4]}
@@ -354,7 +348,7 @@ def test_measuring_leaves_the_tf32_switch_alone(monkeypatch):
 
     def fake(call, device, repeats):
         seen.append(torch.get_float32_matmul_precision())
-        return roofline.Timing(1.0, 1.0, 1.0, (1.0,))
+        return Timing(1.0, 1.0, 1.0, (1.0,))
 
     monkeypatch.setattr(work, "measure", fake)
     machine = Roofline("cpu", {"float32": 1.0, "tf32": 1.0}, 1.0)
@@ -366,16 +360,16 @@ def test_a_fresh_page_costs_what_filling_old_memory_does_not(monkeypatch):
     """16 MiB are 2^24 bytes: filled in 5 s when fresh and in 1 s when old, each page costs 4 s × its share."""
     times = iter([5.0, 1.0])
     monkeypatch.setattr(
-        roofline,
+        memory,
         "measure",
-        lambda *_: roofline.Timing(9.0, 9.0, 9.0, (9.0, t)) if (t := next(times)) else None,
+        lambda *_: Timing(9.0, 9.0, 9.0, (9.0, t)) if (t := next(times)) else None,
     )
     assert fault_seconds(16) == 4.0 * PAGE / 2**24
 
 
 def test_a_difference_of_noise_is_no_negative_cost(monkeypatch):
     times = iter([1.0, 1.5])
-    monkeypatch.setattr(roofline, "measure", lambda *_: roofline.Timing(1.0, 1.0, 1.0, (next(times), 2.0)))
+    monkeypatch.setattr(memory, "measure", lambda *_: Timing(1.0, 1.0, 1.0, (next(times), 2.0)))
     assert fault_seconds(16) == 0.0
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from nanogpt.labs.roofline.memory import activation_bytes, memory_levels, peak_memory
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.roofline import activation_bytes, memory_levels, peak_memory
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,10 @@ from torch.utils._pytree import tree_leaves
 from nanogpt.labs.ladder import forecast
 from nanogpt.labs.ladder.forecast import fresh_bytes, predict, predict_ladder, say_predicted
 from nanogpt.labs.ladder.rungs import RUNGS, rungs_up_to, why_not_kept
+from nanogpt.labs.roofline.memory import PAGE, saved_bytes
+from nanogpt.labs.roofline.work import Fractions, predict_step
 from nanogpt.model import GPT, CausalSelfAttention, GPTConfig, num_params
-from nanogpt.roofline import PAGE, PEAKS, Fractions, Roofline, predict_step, saved_bytes
+from nanogpt.roofline import PEAKS, Roofline
 
 CPU = torch.device("cpu")
 FLOPS = {"float32": 1e11, "tf32": 2e11, "bfloat16": 4e11, "float16": 4e11}
@@ -256,9 +258,9 @@ def test_every_sheet_has_a_ladder_that_never_gets_slower_by_more_than_padding():
 FAULTS = """
 import resource, torch
 from nanogpt.labs.ladder.forecast import fresh_bytes
-from nanogpt.model import GPTConfig
-from nanogpt.roofline import PAGE
 from nanogpt.labs.ladder.rungs import keep_memory, make_step
+from nanogpt.labs.roofline.memory import PAGE
+from nanogpt.model import GPTConfig
 if {keep}:
     keep_memory()
 config = GPTConfig(block_size=96, n_layer=2, n_head=4, n_embd=192, flash=False)

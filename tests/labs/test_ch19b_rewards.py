@@ -25,8 +25,9 @@ from nanogpt.labs.tuning.rewards import (
     reward,
     share_right,
 )
+from nanogpt.labs.evals.floor import readings
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.stories import NUMBERS, readings, stories
+from nanogpt.stories import NUMBERS, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train
 

@@ -33,8 +33,9 @@ from nanogpt.labs.plan.footprint import (
     tensors,
 )
 from nanogpt.labs.plan.table import MEMORY, formulas, fullest, legend, memory_lines, picture
+from nanogpt.labs.roofline.memory import memory_by_category, peak_memory, saved_bytes
 from nanogpt.model import GPT, GPTConfig, num_params
-from nanogpt.roofline import PEAKS, memory_by_category, peak_memory, saved_bytes
+from nanogpt.roofline import PEAKS
 
 MIB = 2**20
 GPT2, PADDED = GPTConfig(), GPTConfig(padded_vocab_size=50304)

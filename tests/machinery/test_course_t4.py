@@ -21,9 +21,10 @@ from nanogpt.labs.ladder.ladder import DEFAULTS
 from nanogpt.labs.ladder.ladder import MODELS as LADDERS
 from nanogpt.labs.ladder.rungs import RUNGS, obstacles, rungs_up_to
 from nanogpt.labs.plan.footprint import OVERHEAD, Step, footprint
+from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.model import GPT, MLP, SIZES, GPTConfig, attention_weights
 from nanogpt.precision import LossScaler, best_precision, why_not
-from nanogpt.roofline import PEAKS, Roofline, matmul_formats, peak_memory
+from nanogpt.roofline import PEAKS, Roofline, matmul_formats
 from nanogpt.training import train_step
 
 ROOM = (

@@ -1,0 +1,1 @@
+"""What a training step must compute, move and keep: predicted, and measured."""
