@@ -1,4 +1,4 @@
-"""The generated stories: a grammar that writes them, their exact log-probability, and the floor that no model beats.
+"""The generated stories: a grammar that writes them, and their exact log-probability.
 
 Exported from notebooks/02_corpus.ipynb, grown by notebooks/03_data.ipynb.
 """
@@ -8,12 +8,13 @@ import math
 import os
 import random
 import re
-from collections import namedtuple
-from collections.abc import Iterable, Iterator
+from collections import Counter, namedtuple
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 
 from nanogpt.shards import (
@@ -50,36 +51,18 @@ def parse(inside: str) -> Part:
 
 @cache
 def read_rules(grammar: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    lines = {}
     for symbol, mark, rest in re.findall(r"(?m)^(\w+)( =|:)((?:.|\n  )*)", grammar):
-        if symbol in found:
+        if symbol in lines:
             raise ValueError(f"the grammar defines {symbol} twice; give one of them another name")
-        found[symbol] = rest.split() if mark == ":" else re.split(r" \| |\n  ", rest.strip())
-    return found
-
-
-FILE = files("nanogpt") / "resources/grammar.txt"
-POOLS = {  # entries are separated by commas, an entry's forms by slashes
-    "girl": "Anna, Clara, Ella, Emma, Ida, Julia, Lucy, Mia, Nora, Rosa, Sara, Zoe",
-    "boy": "Ben, Carl, Dan, Finn, Hugo, Jack, Leo, Max, Noah, Otto, Sam, Tom",
-    "things": "apples, beads, buttons, candles, cards, coins, cookies, feathers, flowers, lemons, marbles, nuts, "
-    "pears, plums, shells, stones",
-    "place": "bakery, barn, beach, castle, farm, forest, garden, harbor, hill, lake, library, market, meadow, "
-    "mill, park, river, school, station",
-    "toy": "ball, clock, drum, flute, kite, whistle",
-    "promise": "bake a cake/baked a cake, clean the boat/cleaned the boat, close the gate/closed the gate, feed "
-    "the hens/fed the hens, light the lamp/lit the lamp, mend the fence/mended the fence, paint the "
-    "door/painted the door, sing a song/sang a song, sweep the floor/swept the floor, tell a joke/told a joke",
-    "many": "six, seven, eight, nine, ten, eleven",
-    "few": "two, three, four, five",
-    "some": "one, two",
-}
+        lines[symbol] = rest.split() if mark == ":" else re.split(r" \| |\n  ", rest.strip())
+    return lines
 
 
 @cache
 def grammar() -> str:
-    """The sentences of the stories. They are read when they are needed, so a server can do without the file."""
-    return FILE.read_text(encoding="utf-8")
+    """The grammar of the course's stories. It is read when it is needed, so a server can do without the file."""
+    return (files("nanogpt") / "resources/grammar.txt").read_text(encoding="utf-8")
 
 
 def rules() -> dict[str, list[str]]:
@@ -92,11 +75,11 @@ def alternatives(symbol: str) -> list[list[Part]]:
     """A symbol's lines, each cut into parts."""
     if symbol not in rules():
         raise ValueError(f"the grammar has no symbol {{{symbol}}}; is it spelled right?")
-    found = []
+    lines = []
     for line in rules()[symbol]:
         pieces = re.findall(r"([^{}]+)|\{([^{}]*)\}", line)  # (words, "") or ("", text between braces)
-        found.append([Text(words) if words else parse(inside) for words, inside in pieces])
-    return found
+        lines.append([Text(words) if words else parse(inside) for words, inside in pieces])
+    return lines
 
 
 NUMBERS = [
@@ -120,82 +103,72 @@ def add(terms: list[tuple[int, str]]) -> str:
 @cache
 def entries(pool: str) -> list[tuple[str, ...]]:
     """What a fact of this pool can be, in all its forms; the first form is the one that is drawn."""
-    if pool not in POOLS:
-        raise ValueError(f"there is no pool {pool!r}; the pools are {', '.join(POOLS)}")
-    found = POOLS[pool].split(", ")
-    if len(set(found)) < len(found):
+    lines = rules().get(pool)
+    if lines is None or "{" in "".join(lines):
+        raise ValueError(f"the grammar has no pool {pool!r}, a symbol without braces; is it spelled right?")
+    if len(set(lines)) < len(lines):
         raise ValueError(f"{pool} has an entry twice, so two choices give the same text; remove one")
-    return [tuple(entry.split("/")) for entry in found]
+    return [tuple(line.split("/")) for line in lines]
 
 
-def said(part: Text | Recall | Count, facts: dict[str, tuple[str, ...]]) -> str:
+def words_of(part: Text | Recall | Count, facts: dict[str, tuple[str, ...]]) -> str:
     """The words of a part that leaves no choice."""
-    if isinstance(part, Text):
-        return part.words
-    keys = [part.key] if isinstance(part, Recall) else [key for _, key in part.terms]
-    for key in keys:
-        if key not in facts:
-            raise ValueError(f"{{{key}}} recalls a fact that no sentence before it has drawn")
-    if isinstance(part, Recall):
-        return facts[part.key][part.form]
-    return add([(sign, facts[key][0]) for sign, key in part.terms])
+    try:
+        if isinstance(part, Text):
+            return part.words
+        if isinstance(part, Recall):
+            return facts[part.key][part.form]
+        return add([(sign, facts[key][0]) for sign, key in part.terms])
+    except KeyError as key:
+        raise ValueError(f"{{{key.args[0]}}} recalls a fact that no sentence before it has drawn") from None
 
 
 @dataclass
-class Telling:
-    """A story as it is told: its text, its facts, and each choice as (where in the text, out of how many)."""
+class Story:
+    """A text, and what is known about it because it was made by rolling dice."""
 
     text: str = ""
-    facts: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    choices: list[tuple[int, int]] = field(default_factory=list)
-    answers: list[tuple[int, int]] = field(default_factory=list)  # text[start:end] is a number that answers
-    kinds: list[str] = field(default_factory=list)  # each answer: "copied", or "computed" from two
+    facts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # key -> the forms of what was drawn
+    choices: list[tuple[int, int]] = field(default_factory=list)  # where in the text, out of how many
+    answers: list[tuple[int, int]] = field(default_factory=list)  # text[start:end] says who has how many
+    kinds: list[str] = field(default_factory=list)  # of each answer: "copied", or "computed" from two facts
+
+    @property
+    def logprob(self) -> float:
+        """The natural logarithm of the story's probability."""
+        return -sum(math.log(options) for _, options in self.choices)
 
 
-def choose(options: list, rng: random.Random, told: Telling):
-    told.choices.append((len(told.text), len(options)))
+def choose(options: list, rng: random.Random, story: Story):
+    """One of the options, by the dice; the story notes where it was, and out of how many."""
+    story.choices.append((len(story.text), len(options)))
     return options[int(rng.random() * len(options))]
 
 
-def tell(symbol: str, rng: random.Random, told: Telling) -> None:
+def tell(symbol: str, rng: random.Random, story: Story) -> None:
     """Adds one random expansion of symbol to the story."""
-    for part in choose(alternatives(symbol), rng, told):
+    for part in choose(alternatives(symbol), rng, story):
         if isinstance(part, Pick):
-            tell(part.symbol, rng, told)
+            tell(part.symbol, rng, story)
             continue
         if isinstance(part, Draw):
-            told.facts[part.key] = choose(entries(part.pool), rng, told)
-            words = told.facts[part.key][0]
+            story.facts[part.key] = choose(entries(part.pool), rng, story)
+            words = story.facts[part.key][0]
         else:
-            words = said(part, told.facts)
+            words = words_of(part, story.facts)
         if isinstance(part, Count) and part.asked:
-            told.answers.append((len(told.text), len(told.text) + len(words)))
-            told.kinds.append("copied" if len(part.terms) == 1 else "computed")
-        told.text += words
-
-
-@dataclass(frozen=True)
-class Story:
-    """A text, the natural logarithm of its probability, and the places of its answers to "who has how many?".
-
-    answers: text[start:end] is a number word that follows from the text before. kinds: "copied", or "computed" from two.
-    """
-
-    text: str
-    logprob: float
-    answers: tuple[tuple[int, int], ...]
-    kinds: tuple[str, ...] = ()
+            story.answers.append((len(story.text), len(story.text) + len(words)))
+            story.kinds.append("copied" if len(part.terms) == 1 else "computed")
+        story.text += words
 
 
 def stories(n: int | None = None, seed: int = 0) -> Iterator[Story]:
     """Yields n stories, or stories for ever. The same seed always gives the same stories in the same order."""
-    rng, number = random.Random(seed), 0
-    while n is None or number < n:
-        told = Telling()
-        tell("story", rng, told)
-        logprob = -sum(math.log(options) for _, options in told.choices)
-        yield Story(told.text, logprob, tuple(told.answers), tuple(told.kinds))
-        number += 1
+    rng = random.Random(seed)
+    for _ in range(n) if n is not None else count():
+        story = Story()
+        tell("story", rng, story)
+        yield story
 
 
 def entropy(symbol: str = "story") -> float:
@@ -210,74 +183,34 @@ def entropy(symbol: str = "story") -> float:
     return math.log(len(lines)) + total / len(lines)
 
 
-def check(lines: list[str], where: str) -> None:
-    """ValueError if a line is there twice, or if a brace has no partner."""
-    for line in lines:
-        if lines.count(line) > 1:
-            raise ValueError(f"two readings of one text: {line!r} is twice in {where}; remove one")
-        if re.search("[{}]", re.sub(r"\{[^{}]*\}", "", line)):
-            raise ValueError(f"a brace is missing its partner in {where}: {line}")
-
-
-def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
-    """The mean loss, in nats per token, of a model that knows the grammar, on these stories.
-
-    Each story counts its tokens and one `<|endoftext|>`, which costs nothing, since a story shows where it ends.
-    tokenizer: anything with .encode(text). ValueError without stories.
-    """
-    nats = tokens = 0
-    for story in stories:
-        nats -= story.logprob
-        tokens += len(tokenizer.encode(story.text)) + 1
-    if not tokens:
-        raise ValueError("a floor per token needs at least one story")
-    return nats / tokens
-
-
-def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> Iterator[tuple]:
-    """The same for parts that are to be all of text[at:], after some choices."""
-    if not parts:
-        yield from [choices] if at == len(text) else []
-        return
-    part, *rest = parts
-    if isinstance(part, Pick):
-        made = (*choices, (at, len(alternatives(part.symbol))))
-        for line in alternatives(part.symbol):
-            yield from read([*line, *rest], text, at, facts, made)
-    elif isinstance(part, Draw):
-        made = (*choices, (at, len(entries(part.pool))))
-        for entry in entries(part.pool):
-            if text.startswith(entry[0], at):
-                yield from read(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
-    elif text.startswith(words := said(part, facts), at):
-        yield from read(rest, text, at + len(words), facts, choices)
-
-
-def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
-    """All ways to tell a text, each as its choices (where, out of how many); none if the grammar does not tell it."""
-    return list(read([Pick("story")], text, 0, {}, ()))
-
-
-def _write_corpus(folder: Path, tokenizer, source: dict) -> dict:
-    """The stories that `source` describes, one shard for each split; returns the manifest, which is written last."""
-    members: dict[str, list[Story]] = {split: [] for split in SPLITS}
+def write_corpus(folder: Path, tokenizer, source: dict) -> dict:
+    """Write the stories that `source` describes, a shard for each split, and last the manifest, which is returned."""
+    # the hash of a story's text says which split it belongs to
+    texts = {split: [] for split in SPLITS}
+    nats = Counter()
     for story in stories(source["stories"], source["seed"]):
-        members[split_of(hashlib.sha256(story.text.encode()).digest(), 0.05, 0.05)].append(story)
-    if not all(members.values()):
+        split = split_of(hashlib.sha256(story.text.encode()).digest(), 0.05, 0.05)
+        texts[split].append(story.text)
+        nats[split] -= story.logprob
+    if not all(texts.values()):
         raise ValueError(f"{source['stories']} stories leave none for val or test; take 200 or more")
-    encoding, held = tokenizer.to_tiktoken(), {}
-    for split, chosen in members.items():
+    # a shard for each split
+    encoding = tokenizer.to_tiktoken()
+    splits = {}
+    for split, told in texts.items():
         path = folder / f"{split}_000000.bin"
-        text = "".join(f"<|endoftext|>{story.text}" for story in chosen)
-        ids = encoding.encode_to_numpy(text, allowed_special="all")
+        ids = encoding.encode_to_numpy(
+            "".join(f"<|endoftext|>{text}" for text in told), allowed_special="all"
+        )
         write_shard(path, ids)
-        size = sum(len(story.text.encode()) for story in chosen)
+        size = sum(len(text.encode()) for text in told)
         shard = {"file": path.name, "tokens": len(ids), "sha256": file_sha256(path)}
-        held[split] = {"documents": len(chosen), "bytes": size, "tokens": len(ids), "shards": [shard]}
+        splits[split] = {"documents": len(told), "bytes": size, "tokens": len(ids), "shards": [shard]}
+    # its tokenizer, and last what all this is
     tokenizer.save(folder / "tokenizer.json")
-    floor = -sum(story.logprob for story in members["val"]) / held["val"]["tokens"]
-    manifest = {"source": source, "tokenizer": "tokenizer.json", **identity(tokenizer), "splits": held}
-    return save_manifest(folder, manifest | {"floor": floor})
+    about = {"source": source, "tokenizer": "tokenizer.json"} | identity(tokenizer)
+    floor = nats["val"] / splits["val"]["tokens"]
+    return save_manifest(folder, about | {"splits": splits, "floor": floor})
 
 
 def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, seed: int = 0) -> dict:
@@ -298,4 +231,4 @@ def ensure_corpus(folder: str | os.PathLike, tokenizer=None, n: int = 50_000, se
             return manifest
     (folder / "manifest.json").unlink(missing_ok=True)  # first: it must not describe what is replaced
     tokenizer = tokenizer or BPETokenizer.train((story.text for story in stories(5000)), 1024)
-    return _write_corpus(folder, tokenizer, source)
+    return write_corpus(folder, tokenizer, source)

@@ -29,9 +29,10 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from course.stand_in import without_mask
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
+from nanogpt.labs.evals.floor import floor_per_token, readings
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.shards import document_starts, open_shards, read_shard
-from nanogpt.stories import ensure_corpus, floor_per_token, readings, stories
+from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 
 # %%

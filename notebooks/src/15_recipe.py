@@ -43,11 +43,11 @@ from course.notebook import answer, checkpoint, grown, predict, predictions, sho
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.evaluate import evaluate
+from nanogpt.labs.evals.floor import floor_per_token
 from nanogpt.model import GPTConfig
-from nanogpt.optim import wsd
-from nanogpt.optim import MasterAdamW
+from nanogpt.optim import MasterAdamW, wsd
 from nanogpt.precision import LossScaler
-from nanogpt.stories import ensure_corpus, floor_per_token, stories
+from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import accumulate_gradients, scale_init, train_step
 

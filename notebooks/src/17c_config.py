@@ -861,12 +861,13 @@ import torch
 from nanogpt import optim
 from nanogpt.checkpoint import latest
 from nanogpt.device import pick_device
+from nanogpt.labs.roofline.memory import memory_by_category
+from nanogpt.labs.roofline.work import predict_step
 from nanogpt.metrics import span
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.precision import READS, LossScaler
 from nanogpt.pretrained import config_from_hf, read_json
 from nanogpt.roofline import Roofline, measure_roofline, timings
-from nanogpt.roofline import memory_by_category, predict_step
 from nanogpt.shards import load_manifest
 from nanogpt.training import train_step
 from nanogpt.weights import classes_of

@@ -521,7 +521,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanogpt.stories import entries, said
+from nanogpt.stories import entries, words_of
 from nanogpt.stories import Count, Draw, Part, Pick, Recall, Text, alternatives
 
 
@@ -564,7 +564,7 @@ def told_on(reading: Reading) -> Iterator[Reading]:
     draws = (
         [(e[0], reading.facts | {part.key: e}) for e in entries(part.pool)] if isinstance(part, Draw) else []
     )
-    for words, facts in draws or [(said(part, reading.facts), reading.facts)]:
+    for words, facts in draws or [(words_of(part, reading.facts), reading.facts)]:
         p, marks = reading.p / max(1, len(draws)), (*reading.marks, (words, kind))
         yield from told_on(Reading(tuple(rest), p, reading.told + words, facts, marks))
 

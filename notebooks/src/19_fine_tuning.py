@@ -24,13 +24,13 @@ from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.evaluate import evaluate, evaluating
 from nanogpt.labs.evals.accuracy import answer_accuracy
+from nanogpt.labs.evals.floor import floor_per_token, readings
+from nanogpt.labs.roofline.memory import memory_by_category, saved_bytes
 from nanogpt.model import SIZES, num_params
 from nanogpt.optim import make_optimizer
 from nanogpt.precision import best_precision
-from nanogpt.roofline import memory_by_category, saved_bytes
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus, entries, entropy, floor_per_token, readings, stories
-from nanogpt.stories import POOLS
+from nanogpt.stories import ensure_corpus, entries, entropy, rules, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train, train_step
 from nanogpt.weights import load_model
@@ -89,7 +89,7 @@ from smaller tokens.
 """
 
 # %%
-CHANGE = swapped_rules() | {"girl": POOLS["boy"], "boy": POOLS["girl"]}
+CHANGE = swapped_rules() | {"girl": " | ".join(rules()["boy"]), "boy": " | ".join(rules()["girl"])}
 CHANGE["together"] = (
     "{A} gave {B} as many as {B} had. So {B} had {?m+m} {T} and {A} had {?n-m} {T}. | Then {B} had as many again, {?m+m} {T}."
 )

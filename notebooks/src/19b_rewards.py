@@ -25,9 +25,9 @@ from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.evaluate import token_losses
 from nanogpt.labs.evals.excess import Floor
+from nanogpt.labs.evals.floor import readings
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus, readings, stories
-from nanogpt.stories import NUMBERS
+from nanogpt.stories import NUMBERS, ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train
 from nanogpt.weights import load_model

@@ -708,9 +708,11 @@ of the input, the other the gradient of the weight. The second is left out. In t
 # %%
 from nanogpt import optim
 from nanogpt.labs.plan.dryrun import measure_roofline, say_time, shape_of, step_seconds
+from nanogpt.labs.roofline.memory import memory_by_category
+from nanogpt.labs.roofline.work import predict_step
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.precision import READS, LossScaler
-from nanogpt.roofline import Roofline, memory_by_category, predict_step, timings
+from nanogpt.roofline import Roofline, timings
 from nanogpt.training import train_step
 
 

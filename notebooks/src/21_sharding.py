@@ -27,10 +27,10 @@ from course.local_ranks import fake_ranks, local_ranks
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.distributed import Ranks
+from nanogpt.labs.roofline.memory import activation_bytes
 from nanogpt.model import GPT, SIZES, GPTConfig, num_params
 from nanogpt.optim import make_optimizer
 from nanogpt.pretrained import from_hf
-from nanogpt.roofline import activation_bytes
 from nanogpt.stories import ensure_corpus
 from nanogpt.training import train_step
 
@@ -875,10 +875,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from nanogpt.distributed import replicate
+from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.optim import make_optimizer
 from nanogpt.precision import autocast
 from nanogpt.pretrained import to_hf
-from nanogpt.roofline import peak_memory
 from nanogpt.training import accumulate_gradients
 
 

@@ -911,9 +911,9 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from nanogpt.distributed import Ranks, gathered
 from nanogpt.labs.drills.ddp import LR, fresh, masked
+from nanogpt.labs.roofline.memory import saved_bytes
 from nanogpt.model import GPT
 from nanogpt.optim import make_optimizer
-from nanogpt.roofline import saved_bytes
 from nanogpt.training import train_step
 
 

@@ -755,9 +755,9 @@ predict("21d.4", "tp over all GPUs keeps the link busy, times tp in a machine", 
 
 # %%
 from nanogpt.labs.plan.budget import Cluster, average_seconds
+from nanogpt.labs.roofline.memory import activation_bytes
 from nanogpt.model import SIZES, GPTConfig, num_params
-from nanogpt.roofline import PEAKS
-from nanogpt.roofline import activation_bytes, step_flops
+from nanogpt.roofline import PEAKS, step_flops
 
 GPUS, INSIDE, EACH, ROOM = 64, 8, 8, 80  # in all, of a machine; of each: rows, and GB
 assert GPUS > INSIDE > 1, (
@@ -833,8 +833,8 @@ import torch.distributed as dist
 from nanogpt.distributed import gathered
 from nanogpt.labs.drills.flight import flight_record
 from nanogpt.labs.drills.sharding import held
+from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.optim import global_norm, gradients_of, local_part, scale_to
-from nanogpt.roofline import peak_memory
 from nanogpt.training import accumulate_gradients
 
 MATRIX = "transformer.h.0.mlp.c_proj.weight"

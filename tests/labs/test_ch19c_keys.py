@@ -13,11 +13,13 @@ from nanogpt.data import DocumentStream
 from nanogpt.labs.corpora.mixture import MixedStream
 from nanogpt.labs.plan import dryrun
 from nanogpt.labs.plan.dryrun import adapter_numbers, dry_run, frozen, of_adapters
+from nanogpt.labs.roofline.memory import memory_by_category, saved_bytes
+from nanogpt.labs.roofline.work import predict_step
 from nanogpt.labs.tuning.answers import AnswerStream
 from nanogpt.lora import add_lora, load_adapter, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
-from nanogpt.roofline import Roofline, memory_by_category, predict_step, saved_bytes
+from nanogpt.roofline import Roofline
 from nanogpt.sampling import load
 from nanogpt.shards import open_shards
 from nanogpt.stories import ensure_corpus, stories

@@ -34,11 +34,11 @@ from nanogpt.labs.parallel.laid_out import (
     made_in_parts,
     saved_weights,
 )
+from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, local_part, make_optimizer, scale_to
 from nanogpt.pretrained import from_hf, to_hf
-from nanogpt.roofline import peak_memory
 from nanogpt.stories import ensure_corpus
 from nanogpt.training import accumulate_gradients, train_step
 from nanogpt.weights import load_model, save_model

@@ -22,9 +22,9 @@ from nanogpt.labs.parallel.laid_out import (
     lay_out,
     made_in_parts,
 )
+from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.model import GPT
 from nanogpt.optim import global_norm, gradients_of, local_part, make_optimizer, scale_to
-from nanogpt.roofline import peak_memory
 from nanogpt.training import accumulate_gradients
 
 

@@ -13,11 +13,11 @@ from nanogpt.data import DocumentStream
 from nanogpt.distributed import Ranks, my_rows, replicate
 from nanogpt.fsdp import recompute_blocks, save_parts, shard, unsharded
 from nanogpt.labs.parallel.zero import Moved
+from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, local_part, make_optimizer
 from nanogpt.precision import autocast
 from nanogpt.pretrained import to_hf
-from nanogpt.roofline import peak_memory
 from nanogpt.shards import described, open_shards
 from nanogpt.training import accumulate_gradients
 

@@ -12,9 +12,9 @@ from nanogpt.distributed import Ranks, gathered
 from nanogpt.labs.drills.ddp import LR, fresh, masked
 from nanogpt.labs.parallel.tensor import plain, split
 from nanogpt.labs.parallel.tensor_by_hand import SEQUENCE, enter, leave, split_block
+from nanogpt.labs.roofline.memory import saved_bytes
 from nanogpt.model import GPT
 from nanogpt.optim import make_optimizer
-from nanogpt.roofline import saved_bytes
 from nanogpt.training import train_step
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanogpt.stories import Count, Draw, Part, Pick, Recall, Text, alternatives, entries, said
+from nanogpt.stories import Count, Draw, Part, Pick, Recall, Text, alternatives, entries, words_of
 
 
 class Reading(NamedTuple):
@@ -65,7 +65,7 @@ def told_on(reading: Reading) -> Iterator[Reading]:
     draws = (
         [(e[0], reading.facts | {part.key: e}) for e in entries(part.pool)] if isinstance(part, Draw) else []
     )
-    for words, facts in draws or [(said(part, reading.facts), reading.facts)]:
+    for words, facts in draws or [(words_of(part, reading.facts), reading.facts)]:
         p, marks = reading.p / max(1, len(draws)), (*reading.marks, (words, kind))
         yield from told_on(Reading(tuple(rest), p, reading.told + words, facts, marks))
 

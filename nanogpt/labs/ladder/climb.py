@@ -21,9 +21,11 @@ from nanogpt.labs.ladder.rungs import (
     rungs_up_to,
     take_along,
 )
+from nanogpt.labs.roofline.memory import fault_seconds, peak_memory
+from nanogpt.labs.roofline.work import measure_fractions
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.precision import READS
-from nanogpt.roofline import Roofline, gain_of, measure_fractions, mfu, peak_memory, step_flops, timings
+from nanogpt.roofline import Roofline, gain_of, mfu, step_flops, timings
 
 
 def page_faults() -> int:
@@ -166,7 +168,7 @@ def limits_now(device: torch.device, formats, pages: bool) -> dict[str, float]:
     rates = {name: hardware.matmul_flops(device, name, n) for name in sorted(formats)}
     rates["copy"] = hardware.copy_bandwidth(device, mebibytes)
     if pages:
-        rates["fresh pages"] = 1 / max(1e-9, hardware.fault_seconds())
+        rates["fresh pages"] = 1 / max(1e-9, fault_seconds())
     return rates
 
 

@@ -24,6 +24,7 @@ from nanogpt.files import atomically, save_json
 from nanogpt.labs.ladder.climb import forecast, measure_rungs, reached_roofline, start_seconds
 from nanogpt.labs.ladder.forecast import fitting_batch, say_predicted
 from nanogpt.labs.ladder.rungs import RUNGS, obstacles
+from nanogpt.labs.roofline.memory import fault_seconds
 from nanogpt.model import GPTConfig
 from nanogpt.roofline import Roofline
 
@@ -77,7 +78,7 @@ def measure_machine(device: str) -> dict:
         "cuda": torch.version.cuda,
     }
     about["device"], about["roofline"] = device_name(place), asdict(hardware.measure_roofline(place))
-    about["fault_s"] = hardware.fault_seconds() if place.type == "cpu" else 0.0
+    about["fault_s"] = fault_seconds() if place.type == "cpu" else 0.0
     about["start_s"] = start_seconds(place)
     sheet = hardware.peak_of(about["device"]) if place.type == "cuda" else None
     about["peak_flops"] = 1e12 * sheet.half if sheet else max(about["roofline"]["flops"].values())

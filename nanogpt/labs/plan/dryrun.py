@@ -17,12 +17,13 @@ from nanogpt.config import Config
 from nanogpt.device import pick_device
 from nanogpt.labs.plan.budget import recompute_flops
 from nanogpt.labs.plan.footprint import Step, footprint
+from nanogpt.labs.roofline.work import predict_step
 from nanogpt.lora import add_lora, lora_parameters
 from nanogpt.metrics import span
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.precision import READS, LossScaler
 from nanogpt.pretrained import config_from_hf, read_json
-from nanogpt.roofline import Roofline, measure_roofline, predict_step, timings
+from nanogpt.roofline import Roofline, measure_roofline, timings
 from nanogpt.shards import load_manifest
 from nanogpt.training import train_step
 from nanogpt.weights import classes_of
