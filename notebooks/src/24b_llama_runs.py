@@ -581,7 +581,6 @@ from pathlib import Path
 
 from nanogpt import optim
 from nanogpt.device import pick_device
-from nanogpt.labs.llama.model import llama_flops, llama_params
 from nanogpt.labs.llama.pretrained import config_from_llama
 from nanogpt.labs.plan.dryrun import say_time
 from nanogpt.lora import add_lora, lora_parameters
@@ -596,12 +595,18 @@ from nanogpt.weights import classes_of
 #| export
 def find_shape(config, vocab_size: int) -> LlamaConfig:
     """The shape of the run's Llama: that of init_from's folder, else the configuration's."""
-    file = pick_checkpoint(config.init_from) / "config.json" if config.init_from is not None else None
-    if file is None or not file.exists():  # a new model, or a name on the hub
+    if config.init_from is None:
         return new_shape(config, vocab_size)
-    fields = read_json(file)
-    fields.pop("sha256", None)
-    shape = config_from_llama(fields) if "model_type" in fields else classes_of(fields)[0](**fields)
+    file = pick_checkpoint(config.init_from) / "config.json"
+    if not file.exists():  # a name on the hub
+        return new_shape(config, vocab_size)
+    kept = read_json(file)
+    if "model_type" in kept:
+        shape = config_from_llama(kept)
+    else:
+        kept.pop("sha256")
+        kind, _ = classes_of(kept)
+        shape = kind(**kept)
     refuse_other_llama(config, shape, vocab_size)
     return shape
 

@@ -2,32 +2,30 @@
 
 import json
 import signal
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 import yaml
 from ranks import in_ranks
-from small_run import lines, run_in_child, small, weights, write_text
+from small_run import lines, run_in_child, small, train, weights, write_text
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from nanogpt import build
 from nanogpt.cli import main
-from nanogpt.config import Config, LlamaKeys, config_dict, load_config
-from nanogpt.labs.llama.families import from_hub, model_of, shape_from
-from nanogpt.labs.llama.keys import check, new_shape
+from nanogpt.config import Config, LlamaKeys, Lora, config_dict, hook, load_config
 from nanogpt.labs.llama.model import Llama, LlamaConfig, llama_flops, llama_params
 from nanogpt.labs.llama.pretrained import llama_to_hf
-from nanogpt.labs.llama.runs import llama_dry_run
-from nanogpt.labs.long_run import trainer
-from nanogpt.labs.long_run.assemble import compare, first_model
+from nanogpt.labs.llama.runs import check, dry_run, new_shape
 from nanogpt.lora import add_lora, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig, flops_per_token, num_params
-from nanogpt.pretrained import to_hf
+from nanogpt.pretrained import load_pretrained, to_hf
 from nanogpt.roofline import measure_roofline
 from nanogpt.shards import load_manifest
-from nanogpt.weights import load_model, save_model
+from nanogpt.trainer import refuse_changes
+from nanogpt.weights import classes_of, digest, load_model, save_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -42,6 +40,16 @@ SHAPES = [
 
 def drawn(seed=0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def model_of(shape, generator=None):
+    """A new model of either family."""
+    return (Llama if isinstance(shape, LlamaConfig) else GPT)(shape, generator)
+
+
+def first_model(config: Config, manifest: dict):
+    """The model of a run before its first step, as the trainer asks for it."""
+    return hook(config, "build_model", build.build_model)(config, manifest)
 
 
 # Counting
@@ -74,12 +82,10 @@ def test_a_gpt_is_counted_as_before():
 # Which family
 
 
-def test_the_class_follows_from_the_fields():
+def test_the_classes_follow_from_the_fields():
     gpt = GPTConfig(8, 16, n_layer=1, n_head=1, n_embd=4)
-    assert shape_from(asdict(gpt)) == gpt and type(model_of(gpt)) is GPT
-    assert shape_from(asdict(TINY)) == TINY and type(model_of(TINY)) is Llama
-    for a, b in zip(model_of(TINY, drawn()).parameters(), Llama(TINY, drawn()).parameters(), strict=True):
-        assert torch.equal(a, b), "the seed means something else"
+    assert classes_of(vars(gpt)) == (GPTConfig, GPT)
+    assert classes_of(vars(TINY)) == (LlamaConfig, Llama)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, GPTConfig(16, 280, n_layer=2, n_head=4, n_embd=16)])
@@ -100,13 +106,17 @@ def test_a_folder_is_read_as_the_family_that_wrote_it(shape, tmp_path):
 def test_a_folder_that_disagrees_with_itself_is_one_sentence(tmp_path):
     save_model(model_of(TINY), tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text())
+    kept = fields.pop("sha256")
     for change, says in [
         ({"n_hidden": 32}, r"disagree about transformer\.h\.\d\.mlp"),
         ({"n_layer": 3}, "config.json says n_layer=3"),
         ({"rope_theta": 7.0}, "has changed since"),
         ({"n_kv_head": 3}, "n_kv_head must divide n_head"),
     ]:
-        (tmp_path / "config.json").write_text(json.dumps(fields | change))
+        changed = fields | change
+        hashed = digest(changed, (tmp_path / "model.safetensors").read_bytes())
+        changed["sha256"] = kept if says == "has changed since" else hashed
+        (tmp_path / "config.json").write_text(json.dumps(changed))
         with pytest.raises(ValueError, match=says):
             load_model(tmp_path)
 
@@ -115,11 +125,11 @@ def test_a_folder_of_others_is_read_as_its_family(tmp_path):
     llama_to_hf(model_of(TINY, drawn()), tmp_path / "llama")
     llama_to_hf(model_of(SHAPES[2], drawn()), tmp_path / "qwen3")
     to_hf(GPT(GPTConfig(16, 280, n_layer=1, n_head=2, n_embd=8), drawn()), tmp_path / "gpt2")
-    read = {name: from_hub(tmp_path / name) for name in ("llama", "qwen3", "gpt2")}
+    read = {name: load_pretrained(tmp_path / name) for name in ("llama", "qwen3", "gpt2")}
     assert [type(model) for model in read.values()] == [Llama, Llama, GPT]
     assert read["llama"].config == TINY and read["qwen3"].config.qk_norm
     with pytest.raises(OSError):
-        from_hub(tmp_path / "nothing")
+        load_pretrained(tmp_path / "nothing")
 
 
 # The keys
@@ -144,7 +154,7 @@ def test_null_follows_from_the_other_keys():
 
 def test_a_gpt_keeps_all_its_keys():
     config = load_config("tiny", ["model.dropout=0.1", "model.bias=false", "model.padded_vocab_size=1088"])
-    shape = new_shape(config, 1024)
+    shape = hook(config, "new_shape", build.new_shape)(config, 1024)
     assert shape == GPTConfig(128, 1024, 2, 8, 128, dropout=0.1, bias=False, padded_vocab_size=1088)
 
 
@@ -199,10 +209,10 @@ def test_a_run_that_is_older_than_the_keys_goes_on(capsys):
     config = load_config("tiny")
     saved = config_dict(config)
     del saved["llama"], saved["family"]
-    compare(config, saved)
+    refuse_changes(config, saved)
     assert not capsys.readouterr().out
     with pytest.raises(ValueError, match=r"cannot go on with family=llama \(was gpt\)"):
-        compare(load_config("tiny", ["family=llama"]), saved)
+        refuse_changes(load_config("tiny", ["family=llama"]), saved)
 
 
 def test_the_command_names_the_keys(capsys):
@@ -236,7 +246,7 @@ def config(folder):
 @pytest.fixture(scope="module")
 def whole(folder, config):
     """A run that nobody interrupted."""
-    return trainer.fit(config(run_dir=str(folder / "whole"), eval_sample_every=10))
+    return train(config(run_dir=str(folder / "whole"), eval_sample_every=10))
 
 
 def test_a_run_is_a_llamas_and_learns(whole):
@@ -253,14 +263,14 @@ def test_a_run_is_a_llamas_and_learns(whole):
 def test_dry_run_and_run_count_alike(whole, tmp_path, capsys, monkeypatch):
     roof = measure_roofline(torch.device("cpu"))  # once for the three dry runs
     monkeypatch.setattr("nanogpt.labs.llama.runs.measure_roofline", lambda device: roof)
-    llama_dry_run(whole.config)
+    dry_run(whole.config)
     said = capsys.readouterr().out
     count = sum(p.numel() for p in whole.model.parameters())
     assert (
         f"parameters  {count:,}\n" in said and "activations are not counted" in said and "ms measured" in said
     )
     adapted = replace(whole.config, init_from=str(whole.folder), lora=replace(whole.config.lora, rank=2))
-    llama_dry_run(adapted)
+    dry_run(adapted)
     adapters = lora_parameters(first_model(adapted, load_manifest(adapted.data.dir)))
     numbers = sum(p.numel() for p in adapters.values())
     assert f"parameters  {count:,}, and {numbers:,} in adapters" in capsys.readouterr().out
@@ -289,19 +299,19 @@ def test_killed_with_signal_9_it_goes_on_bit_for_bit(at, whole, config, tmp_path
     here = config(run_dir=str(tmp_path / "run"), eval_sample_every=10)
     code, said = run_in_child(here, at, ("train_step", "update"))
     assert code == -signal.SIGKILL and "died" in said
-    trainer.fit(here)
+    train(here)
     assert lines(here.run.dir) == lines(whole.folder) and weights(here.run.dir) == weights(whole.folder)
 
 
 def fit(ranks, config) -> list[float]:
-    trainer.fit(config)
+    train(config)
     return [line["loss"] for line in lines(config.run.dir)]
 
 
 @pytest.mark.slow
 def test_two_processes_make_the_run_of_one(config, folder, tmp_path):
     changes = {"train_batch_tokens": 128, "train_max_steps": 6, "eval_every": 3}
-    one = trainer.fit(config(run_dir=str(tmp_path / "one"), **changes))
+    one = train(config(run_dir=str(tmp_path / "one"), **changes))
     both = in_ranks(fit, 2, config(run_dir=str(tmp_path / "two"), **changes), seconds=None)
     alone = [line["loss"] for line in lines(one.folder)]
     assert both[0] == pytest.approx(alone, abs=1e-5) and len(alone) == 6
@@ -314,7 +324,7 @@ def test_two_processes_make_the_run_of_one(config, folder, tmp_path):
     "change", [{"parallel_recompute": True}, {"own": {"tied": False}}, {"own": {"qk_norm": True}}]
 )
 def test_other_keys_run_too(change, config, tmp_path, whole):
-    run = trainer.fit(config(run_dir=str(tmp_path / "run"), train_max_steps=4, **change))
+    run = train(config(run_dir=str(tmp_path / "run"), train_max_steps=4, **change))
     told = [line["loss"] for line in lines(run.folder)]
     if "parallel_recompute" in change:
         assert told == [line["loss"] for line in lines(whole.folder)][:4], (
@@ -326,7 +336,7 @@ def test_other_keys_run_too(change, config, tmp_path, whole):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bf16", "bf16-masters"])
 def test_in_16_bits_too(dtype, config, tmp_path, whole):
-    run = trainer.fit(config(run_dir=str(tmp_path / "run"), train_max_steps=4, train_dtype=dtype))
+    run = train(config(run_dir=str(tmp_path / "run"), train_max_steps=4, train_dtype=dtype))
     exact = [line["loss"] for line in lines(whole.folder)][:4]
     assert [line["loss"] for line in lines(run.folder)] == pytest.approx(exact, abs=0.05)
 
@@ -336,30 +346,30 @@ def test_in_16_bits_too(dtype, config, tmp_path, whole):
 
 def adapting(config, whole, folder) -> Config:
     """Six steps of adapters beside the model of a run."""
-    changed = config(run_dir=str(folder), train_max_steps=6, lora_rank=2)
-    return replace(changed, init_from=str(whole.folder))
+    changed = config(run_dir=str(folder), train_max_steps=6)
+    return replace(changed, init_from=str(whole.folder), lora=Lora(rank=2))
 
 
 def test_adapters_beside_a_llama(whole, config, tmp_path, capsys):
-    run = trainer.fit(adapting(config, whole, tmp_path / "run"))
+    run = train(adapting(config, whole, tmp_path / "run"))
     kept = {path.name for path in run.kept.iterdir()}
     assert "adapter.safetensors" in kept and "model.safetensors" not in kept
     names = {name.split(".")[-2] for name in lora_parameters(run.model)}
     assert names == {"c_q", "c_k", "c_v", "c_proj", "c_gate", "c_fc"}
     for name, p in load_model(whole.kept).named_parameters():
         assert torch.equal(p, run.model.get_parameter(name)), f"{name} is frozen, and has moved"
-    assert "in adapters beside" in capsys.readouterr().out
+    assert "in adapters are trained beside" in capsys.readouterr().out
     where = ["--checkpoint", str(run.folder), "--device", "cpu"]
     assert main(["sample", *where, "--max-new-tokens", "3"]) == 0
 
 
 @pytest.mark.slow
 def test_adapters_that_were_killed_go_on_bit_for_bit(whole, config, tmp_path):
-    run = trainer.fit(adapting(config, whole, tmp_path / "run"))
+    run = train(adapting(config, whole, tmp_path / "run"))
     again = adapting(config, whole, tmp_path / "again")
     code, _ = run_in_child(again, 6, ("train_step",))
     assert code == -signal.SIGKILL
-    trainer.fit(again)
+    train(again)
     assert lines(again.run.dir) == lines(run.folder), "adapters do not go on bit for bit"
 
 
@@ -378,7 +388,7 @@ def test_weights_of_others_are_where_a_run_begins(whole, config, tmp_path):
     model = first_model(begin, {"vocab_size": whole.model.config.vocab_size})
     for name, p in load_model(whole.kept).named_parameters():
         assert torch.equal(p, model.get_parameter(name)), name
-    trainer.fit(begin)
+    train(begin)
     assert lines(begin.run.dir)[0]["loss"] < lines(whole.folder)[0]["loss"] - 0.3
 
 
@@ -394,14 +404,14 @@ def test_weights_of_others_are_where_a_run_begins(whole, config, tmp_path):
 def test_a_given_model_that_is_not_the_runs_is_refused(changes, says, whole, config, tmp_path):
     begin = replace(config(run_dir=str(tmp_path / "run"), **changes), init_from=str(whole.folder))
     with pytest.raises(ValueError, match=says):
-        trainer.fit(begin)
+        train(begin)
 
 
 def test_a_gpt_is_refused_for_a_llamas_run(config, folder, whole, tmp_path):
     vocabulary = whole.model.config.vocab_size
     save_model(GPT(GPTConfig(16, vocabulary, n_layer=2, n_head=2, n_embd=16)), tmp_path / "gpt")
     with pytest.raises(ValueError, match=r"is a gpt, not a llama; set family=gpt"):
-        trainer.fit(replace(config(run_dir=str(tmp_path / "run")), init_from=str(tmp_path / "gpt")))
+        train(replace(config(run_dir=str(tmp_path / "run")), init_from=str(tmp_path / "gpt")))
 
 
 @pytest.mark.slow
