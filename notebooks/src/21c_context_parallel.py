@@ -172,7 +172,7 @@ from nanogpt.distributed import Ranks, gathered, replicate
 from nanogpt.labs.drills.ddp import fresh, masked
 from nanogpt.labs.kernels.flash import absorb, tile_scores
 from nanogpt.model import attention_weights
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients, train_step
 
 
 # %%
@@ -521,7 +521,7 @@ How do we put this into the GPT? Chapter 08's `cache` is the place. The model as
 class ContextParallel(nn.Module):
     """A GPT whose rows are on the ranks of a group. Reads this rank's columns (B, T/n); the loss is their targets' mean.
 
-    train_step with mean= weighs it by all ranks' targets, and DDP around it averages gradients, as for rows (chapter 20).
+    accumulate_gradients with mean= weighs it by all ranks' targets, and DDP around it averages gradients, as for rows (chapter 20).
     """
 
     def __init__(self, model: GPT, group=None, split: list | None = None):
@@ -624,7 +624,9 @@ def trained_in_ring(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list
     replica, mean = replicate(wrapped, ranks), None if way == "mean of means" else ranks.mean
     for _ in range(steps):
         batch = [tuple(wrapped.columns(z) for z in pair) for pair in masked(stream)]
-        losses.append(ranks.mean(train_step(replica, optimizer, batch, mean=mean)).item())
+        optimizer.zero_grad()
+        losses.append(ranks.mean(accumulate_gradients(replica, batch, mean=mean)).item())
+        optimizer.step()
         first = first or {name: p.grad.to("cpu", copy=True) for name, p in model.named_parameters()}
     return losses, first
 

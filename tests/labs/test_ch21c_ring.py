@@ -19,8 +19,8 @@ from nanogpt.labs.parallel.ring import (
     zigzag,
 )
 from nanogpt.model import GPT, GPTConfig, attention_weights
-from nanogpt.optim import make_optimizer
-from nanogpt.training import train_step
+from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
+from nanogpt.training import accumulate_gradients
 from nanogpt.weights import load_model, save_model
 
 GLOO = pytest.mark.skipif(
@@ -170,7 +170,12 @@ def curve(ranks: Ranks, folder, how=None, clip=1.0, average=True) -> dict:
     for step in range(STEPS):
         x, y = (wrapped.columns(z) if how else z for z in rows(step))
         parts, mean = list(zip(x.chunk(2), y.chunk(2))), ranks.mean if average else None
-        losses.append(ranks.mean(train_step(replica, optimizer, parts, clip=clip, mean=mean)).item())
+        optimizer.zero_grad()
+        losses.append(ranks.mean(accumulate_gradients(replica, parts, mean=mean)).item())
+        gradients = gradients_of(model.parameters())
+        if clip is not None:
+            scale_to(gradients, clip, global_norm(gradients))
+        optimizer.step()
         if step == 0:
             gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -16,11 +16,11 @@ from nanogpt.labs.drills.flight import flight_record
 from nanogpt.labs.drills.sharding import held
 from nanogpt.labs.parallel.laid_out import (
     LaidOutAdamW,
-    first_weights,
+    build_in_parts,
+    draw_weights,
     is_laid_out,
-    laid_out,
     lay_out,
-    made_in_parts,
+    take_part,
 )
 from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.model import GPT
@@ -53,7 +53,7 @@ def part_of(model, name: str = MATRIX) -> list[int]:
     """The first and the last row and column of a matrix that this rank has."""
     p = model.get_parameter(name)
     places = torch.arange(p.numel()).view(p.shape)
-    places = local_part(laid_out(model, name, places))[0] if is_laid_out(model) else places
+    places = local_part(take_part(model, name, places))[0] if is_laid_out(model) else places
     rows, columns = places // p.size(1), places % p.size(1)
     return [int(end) for x in (rows, columns) for end in (x.min(), x.max())]
 
@@ -95,10 +95,10 @@ def making(ranks: Ranks, data: str) -> dict:
     """Bytes of a model's weights and of the largest; the peak on this rank while it is made: complete first, part by part."""
     shape = fresh(Ranks(), data)[0].config
     config = SimpleNamespace(parallel=Parallel(shard=True), train=SimpleNamespace(dtype="float32"))
-    weights = lambda: first_weights(shape, torch.Generator().manual_seed(0))  # noqa: E731
+    weights = lambda: draw_weights(shape, torch.Generator().manual_seed(0))  # noqa: E731
     ways = {
         "complete first": lambda: lay_out(GPT(shape).to(ranks.device), config, ranks),
-        "part by part": lambda: made_in_parts(shape, weights(), config, ranks),
+        "part by part": lambda: build_in_parts(shape, weights(), config, ranks),
     }
     sizes = [x.nbytes for _, x in weights()]
     peaks = {way: peak_memory(call, ranks.device) for way, call in ways.items()}

@@ -13,7 +13,7 @@ from nanogpt.labs.drills.ddp import fresh, masked
 from nanogpt.labs.kernels.flash import absorb, tile_scores
 from nanogpt.labs.parallel.ring import ContextParallel, around, nothing, ring_attention
 from nanogpt.model import attention_weights
-from nanogpt.training import train_step
+from nanogpt.training import accumulate_gradients, train_step
 
 
 def first_ring(ranks: Ranks, data: str, T: int = 64, d: int = 16) -> dict:
@@ -43,7 +43,9 @@ def trained_in_ring(way: str, ranks: Ranks, data: str, steps: int) -> tuple[list
     replica, mean = replicate(wrapped, ranks), None if way == "mean of means" else ranks.mean
     for _ in range(steps):
         batch = [tuple(wrapped.columns(z) for z in pair) for pair in masked(stream)]
-        losses.append(ranks.mean(train_step(replica, optimizer, batch, mean=mean)).item())
+        optimizer.zero_grad()
+        losses.append(ranks.mean(accumulate_gradients(replica, batch, mean=mean)).item())
+        optimizer.step()
         first = first or {name: p.grad.to("cpu", copy=True) for name, p in model.named_parameters()}
     return losses, first
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nanogpt import build, trainer
 from nanogpt.checkpoint import is_in_parts
-from nanogpt.config import Parallel, hook
+from nanogpt.config import Config, Parallel
 from nanogpt.distributed import Ranks, replicate
 from nanogpt.evaluate import evaluating, padded, windows
 from nanogpt.files import save_json
@@ -28,8 +28,9 @@ from nanogpt.training import scale_init
 from nanogpt.weights import WEIGHTS, save_model
 
 
-def check_layout(parallel: Parallel, model, train) -> None:
+def check(config: Config) -> None:
     """ValueError, naming the keys, for what no number of processes can run."""
+    model, parallel = config.model, config.parallel
     heads, tp = model.n_head, parallel.tp
     if heads % tp:  # the width is a multiple of the heads, so it comes out even as well
         fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
@@ -38,7 +39,7 @@ def check_layout(parallel: Parallel, model, train) -> None:
         raise ValueError(
             f"model.dropout={model.dropout} with parallel.tp={tp}: masks would differ; set it to 0"
         )
-    if (parallel.shard or tp > 1) and train.dtype == "bf16-masters":
+    if (parallel.shard or tp > 1) and config.train.dtype == "bf16-masters":
         cut = "parallel.shard=true" if parallel.shard else f"parallel.tp={tp}"
         raise ValueError(f"train.dtype=bf16-masters needs complete weights, not {cut}; take bf16")
     if parallel.copies > 1 and not parallel.shard:
@@ -67,7 +68,7 @@ def data_parallel(parallel: Parallel, processes: int) -> int:
 
 
 def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
-    """Lay the model out as config.parallel says, in place: what train_step takes, and who reads different rows."""
+    """Lay the model out as config.parallel says, in place: what a step calls, and who reads different rows."""
     layout, dp = config.parallel, data_parallel(config.parallel, ranks.size)
     if layout.recompute:
         from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
@@ -102,19 +103,19 @@ def is_laid_out(model: nn.Module) -> bool:
     return any(hasattr(p, "device_mesh") for p in model.parameters())  # of a DTensor, without its import
 
 
-def cuts(model: GPT) -> int:
+def count_cuts(model: GPT) -> int:
     """Among how many ranks a layer's heads are dealt."""
     return model.config.n_head // model.transformer.h[0].attn.n_head
 
 
-def laid_out(model: GPT, name: str, x: Tensor) -> Tensor:
+def take_part(model: GPT, name: str, x: Tensor) -> Tensor:
     """This rank's part of x, a weight of that name or a moment of it, which all ranks have complete."""
     from torch.distributed.tensor import distribute_tensor
 
     from nanogpt.labs.parallel.tensor import by_rank
 
     p = model.get_parameter(name)
-    x = by_rank(x, cuts(model)) if ".c_attn." in name else x
+    x = by_rank(x, count_cuts(model)) if ".c_attn." in name else x
     return distribute_tensor(x.to(p.device), p.device_mesh, p.placements, src_data_rank=None)
 
 
@@ -124,10 +125,10 @@ def fill(model: GPT, weights) -> None:
     parts = is_laid_out(model)
     for name, x in weights:
         p = model.get_parameter(name)
-        p.copy_(laid_out(model, name, x.detach()) if parts else x)
+        p.copy_(take_part(model, name, x.detach()) if parts else x)
 
 
-def made_in_parts(shape: GPTConfig, weights, config, ranks: Ranks) -> tuple[GPT, Ranks]:
+def build_in_parts(shape: GPTConfig, weights, config, ranks: Ranks) -> tuple[GPT, Ranks]:
     """A model that is never complete on any rank, laid out and filled; and who reads different rows. For parts or cuts only."""
     with torch.device("meta"):
         model = GPT(shape)
@@ -138,9 +139,7 @@ def made_in_parts(shape: GPTConfig, weights, config, ranks: Ranks) -> tuple[GPT,
     return model, readers
 
 
-def first_weights(
-    config: GPTConfig, generator: torch.Generator | None = None
-) -> Iterator[tuple[str, Tensor]]:
+def draw_weights(config: GPTConfig, generator: torch.Generator | None = None) -> Iterator[tuple[str, Tensor]]:
     """The weights of GPT(config, generator), one at a time: name and complete tensor, on the CPU."""
     with torch.device("meta"):
         empty = GPT(config)
@@ -150,7 +149,7 @@ def first_weights(
         yield name, x
 
 
-def saved_weights(folder: str | Path) -> Iterator[tuple[str, Tensor]]:
+def read_weights(folder: str | Path) -> Iterator[tuple[str, Tensor]]:
     """The weights of a folder that save_model wrote, one at a time: name and complete tensor, on the CPU."""
     from safetensors import safe_open
 
@@ -159,7 +158,7 @@ def saved_weights(folder: str | Path) -> Iterator[tuple[str, Tensor]]:
             yield name, file.get_tensor(name)
 
 
-def gathered_model(model: GPT) -> GPT | None:
+def gather_model(model: GPT) -> GPT | None:
     """On rank 0's CPU the model as one process has it; None elsewhere; itself if it is not laid out. All ranks call it."""
     if not is_laid_out(model):
         return model
@@ -169,14 +168,15 @@ def gathered_model(model: GPT) -> GPT | None:
     gathered = unsharded(model)
     for block in gathered.transformer.h if gathered else ():
         for p in block.attn.c_attn.parameters():
-            p.data = by_part(p.data, cuts(model))
+            p.data = by_part(p.data, count_cuts(model))
     return gathered
 
 
 @torch.no_grad()
 def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precision="float32") -> float:
     """Chapter 18's `evaluate` by a model that is laid out, with the rows dealt to the readers. All ranks call it."""
-    n, me = ranks.size // cuts(model), ranks.rank // cuts(model)  # readers, and which of them this is
+    cut = count_cuts(model)
+    n, me = ranks.size // cut, ranks.rank // cut  # readers, and which of them this is
     with evaluating(model) as device:
         sums = torch.zeros(2, dtype=torch.float64, device=device)  # nats, and tokens
         for tokens in shards:
@@ -199,7 +199,7 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
 def snapshot(run) -> tuple[GPT, dict, Callable]:
     """What a checkpoint of this run holds: model, state, and what writes the weights. All ranks call it."""
     if not (run.config.parallel.save_parts and is_laid_out(run.model)):
-        return gathered_model(run.model), run.state_dict(), save_model
+        return gather_model(run.model), run.state_dict(), save_model
     from nanogpt.fsdp import save_parts  # here: its imports take a second
 
     parts = run.folder / f".step_{run.step:06d}.parts.tmp"
@@ -266,43 +266,41 @@ class LaidOutAdamW(torch.optim.AdamW):
         for i, name in enumerate(self.numbered):
             p = self.model.get_parameter(name)
             for what, x in state_dict["state"].get(i, {}).items():
-                self.state[p][what] = laid_out(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
+                self.state[p][what] = take_part(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
 
 
-def check(config) -> None:
-    """ValueError, naming the keys, for a configuration that no number of processes can run."""
-    check_layout(config.parallel, config.model, config.train)
-
-
-def check_ranks(config, ranks: Ranks) -> None:
+def check_ranks(config: Config, ranks: Ranks) -> None:
     """ValueError if this is not the number of processes that the layout needs."""
     data_parallel(config.parallel, ranks.size)
 
 
-def build_parts(config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
+def build_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
     """As build_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
     if config.lora.rank or config.data.answers_after:
         raise ValueError("adapters and answers need a complete model; leave out parallel.shard, parallel.tp")
     if config.init_from is not None:
         given = build.load_given(config, manifest)
-        return made_in_parts(given.config, given.named_parameters(), config, ranks)
+        return build_in_parts(given.config, given.named_parameters(), config, ranks)
     shape = config.model.shape(manifest["vocab_size"])
-    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
-    model, readers = made_in_parts(shape, weights, config, ranks)
+    weights = draw_weights(shape, torch.Generator().manual_seed(config.run.seed))
+    model, readers = build_in_parts(shape, weights, config, ranks)
     return scale_init(model), readers
 
 
-def place_model(config, manifest: dict, ranks: Ranks) -> tuple[GPT, nn.Module, Ranks]:
+def place_model(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, nn.Module, Ranks]:
     """The run's model as config.parallel says, what a step calls, and the ranks that read different rows."""
     if ranks.size > 1 and (config.parallel.shard or config.parallel.tp > 1):
         model, readers = build_parts(config, manifest, ranks)
         return model, compile_blocks(model) if config.train.compile else model, readers
-    model = hook(config, "build_model", build.build_model)(config, manifest).to(ranks.device)
-    stepper, readers = lay_out(model, config, ranks)
-    return model, torch.compile(stepper) if config.train.compile else stepper, readers
+    model, stepper, readers = trainer.place_model(config, manifest, ranks)
+    if config.parallel.recompute:
+        from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
+
+        recompute_blocks(model)
+    return model, stepper, readers
 
 
-def build_optimizer(config, model: GPT) -> torch.optim.Optimizer:
+def build_optimizer(config: Config, model: GPT) -> torch.optim.Optimizer:
     """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
     if not is_laid_out(model):
         return build.build_optimizer(config, model)
@@ -315,7 +313,7 @@ def load_weights(run, folder: Path) -> None:
     """Give the run's model, in any layout, the weights of a checkpoint."""
     if is_in_parts(folder):
         return trainer.load_weights(run, folder)
-    fill(run.model, saved_weights(folder))
+    fill(run.model, read_weights(folder))
 
 
 def held_loss(run) -> float:
@@ -329,5 +327,5 @@ def whole_model(run) -> GPT | None:
     """On rank 0 the model as one process has it, None elsewhere. All ranks call it."""
     if not is_laid_out(run.model):
         return trainer.whole_model(run)
-    gathered = gathered_model(run.model)
-    return gathered and gathered.to(run.device)
+    model = gather_model(run.model)
+    return model and model.to(run.device)

@@ -173,7 +173,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, group=None, split: list | No
 class ContextParallel(nn.Module):
     """A GPT whose rows are on the ranks of a group. Reads this rank's columns (B, T/n); the loss is their targets' mean.
 
-    train_step with mean= weighs it by all ranks' targets, and DDP around it averages gradients, as for rows (chapter 20).
+    accumulate_gradients with mean= weighs it by all ranks' targets, and DDP around it averages gradients, as for rows (chapter 20).
     """
 
     def __init__(self, model: GPT, group=None, split: list | None = None):
