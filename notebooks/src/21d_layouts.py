@@ -28,9 +28,8 @@ import os
 import shutil
 from pathlib import Path
 
-
 from course.figures import layouts as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, as_module, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.stories import ensure_corpus
 
@@ -58,17 +57,19 @@ print(Parallel(shard=True, tp=2))
 
 # %% [markdown]
 r"""
-Some combinations cannot work, however many processes there are. `check_layout` refuses each of them by one sentence, which names the keys and says what would do.
+Some combinations cannot work, however many processes there are. `check` refuses each of them by one sentence, which names the keys and says what would do. Chapter 17c's table `LABS` names this sitting's module for the section `parallel`, so `check` is called
+as soon as a configuration with such a section is read. (`as_module` lets it be found in the notebook, before the checkpoint has written the module.)
 """
 
 
 # %%
 #| export
-from nanogpt.config import Parallel
+from nanogpt.config import Config, Parallel
 
 
-def check_layout(parallel: Parallel, model, train) -> None:
+def check(config: Config) -> None:
     """ValueError, naming the keys, for what no number of processes can run."""
+    model, parallel = config.model, config.parallel
     heads, tp = model.n_head, parallel.tp
     if heads % tp:  # the width is a multiple of the heads, so it comes out even as well
         fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
@@ -77,7 +78,7 @@ def check_layout(parallel: Parallel, model, train) -> None:
         raise ValueError(
             f"model.dropout={model.dropout} with parallel.tp={tp}: masks would differ; set it to 0"
         )
-    if (parallel.shard or tp > 1) and train.dtype == "bf16-masters":
+    if (parallel.shard or tp > 1) and config.train.dtype == "bf16-masters":
         cut = "parallel.shard=true" if parallel.shard else f"parallel.tp={tp}"
         raise ValueError(f"train.dtype=bf16-masters needs complete weights, not {cut}; take bf16")
     if parallel.copies > 1 and not parallel.shard:
@@ -88,6 +89,9 @@ def check_layout(parallel: Parallel, model, train) -> None:
         given = f"parallel.shard={str(parallel.shard).lower()} and parallel.tp={tp}"
         raise ValueError(f"parallel.save_parts=true needs parallel.shard=true and parallel.tp=1, not {given}")
 
+
+# %%
+as_module("labs.parallel.laid_out")
 
 # %% [markdown]
 r"""
@@ -144,28 +148,13 @@ WISHES = [  # processes started, and what the command line says
 ]
 
 # %%
-import yaml
-
 from nanogpt.config import load_config
 
-
-def layout_of(words: str) -> tuple[Parallel, list[str]]:
-    """The layout that a command line asks for, and its other words."""
-    pairs = [word.split("=") for word in words.split()]
-    inner = {
-        key.removeprefix("parallel."): yaml.safe_load(value) for key, value in pairs if "parallel" in key
-    }
-    return Parallel(**inner), [f"{key}={value}" for key, value in pairs if "parallel" not in key]
-
-
-# %%
 can = 0
 for processes, words in WISHES:
-    layout, others = layout_of(words)
-    config = load_config("tiny", others)
     try:
-        check_layout(layout, config.model, config.train)
-        rows = data_parallel(layout, processes)
+        config = load_config("tiny", words.split())
+        rows = data_parallel(config.parallel, processes)
         print(f"{processes} processes, {words}: {rows} read different rows")
         can += 1
     except ValueError as error:
@@ -211,7 +200,7 @@ from nanogpt.weights import WEIGHTS, save_model
 #| export
 #| blank lay_out: make the mesh copies × parts × tp; split over its tp, then shard over the rest
 def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
-    """Lay the model out as config.parallel says, in place: what train_step takes, and who reads different rows."""
+    """Lay the model out as config.parallel says, in place: what a step calls, and who reads different rows."""
     layout, dp = config.parallel, data_parallel(config.parallel, ranks.size)
     if layout.recompute:
         from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
@@ -265,7 +254,7 @@ def compile_blocks(model: GPT) -> GPT:
 
 # %% [markdown]
 r"""
-The second thing that `lay_out` returns answers the questions of data. Rows are dealt to those who read different ones, and ranks that share a layer's work get the same: there are fewer readers than processes. (What `train_step` averages over
+The second thing that `lay_out` returns answers the questions of data. Rows are dealt to those who read different ones, and ranks that share a layer's work get the same: there are fewer readers than processes. (What a step averages over
 *all* ranks needs no change, since equal numbers leave a mean what it is. A sum would count them twice.)
 
 ## A model that no rank can hold
@@ -281,25 +270,25 @@ One thing DTensor does not know: chapter 21b has put `c_attn`'s rows into anothe
 
 # %%
 #| export
-#| blank cuts: compare the heads of the configuration with those of a layer on this rank
+#| blank count_cuts: compare the heads of the configuration with those of a layer on this rank
 def is_laid_out(model: nn.Module) -> bool:
     """Whether this rank has only parts of it."""
     return any(hasattr(p, "device_mesh") for p in model.parameters())  # of a DTensor, without its import
 
 
-def cuts(model: GPT) -> int:
+def count_cuts(model: GPT) -> int:
     """Among how many ranks a layer's heads are dealt."""
     return model.config.n_head // model.transformer.h[0].attn.n_head
 
 
-def laid_out(model: GPT, name: str, x: Tensor) -> Tensor:
+def take_part(model: GPT, name: str, x: Tensor) -> Tensor:
     """This rank's part of x, a weight of that name or a moment of it, which all ranks have complete."""
     from torch.distributed.tensor import distribute_tensor
 
     from nanogpt.labs.parallel.tensor import by_rank
 
     p = model.get_parameter(name)
-    x = by_rank(x, cuts(model)) if ".c_attn." in name else x
+    x = by_rank(x, count_cuts(model)) if ".c_attn." in name else x
     return distribute_tensor(x.to(p.device), p.device_mesh, p.placements, src_data_rank=None)
 
 
@@ -311,10 +300,10 @@ def fill(model: GPT, weights) -> None:
     parts = is_laid_out(model)
     for name, x in weights:
         p = model.get_parameter(name)
-        p.copy_(laid_out(model, name, x.detach()) if parts else x)
+        p.copy_(take_part(model, name, x.detach()) if parts else x)
 
 
-def made_in_parts(shape: GPTConfig, weights, config, ranks: Ranks) -> tuple[GPT, Ranks]:
+def build_in_parts(shape: GPTConfig, weights, config, ranks: Ranks) -> tuple[GPT, Ranks]:
     """A model that is never complete on any rank, laid out and filled; and who reads different rows. For parts or cuts only."""
     with torch.device("meta"):
         model = GPT(shape)
@@ -340,9 +329,7 @@ Where do weights come from, one at a time? From a file, which need not be read a
 
 # %%
 #| export
-def first_weights(
-    config: GPTConfig, generator: torch.Generator | None = None
-) -> Iterator[tuple[str, Tensor]]:
+def draw_weights(config: GPTConfig, generator: torch.Generator | None = None) -> Iterator[tuple[str, Tensor]]:
     """The weights of GPT(config, generator), one at a time: name and complete tensor, on the CPU."""
     with torch.device("meta"):
         empty = GPT(config)
@@ -354,7 +341,7 @@ def first_weights(
 
 # %%
 #| export
-def saved_weights(folder: str | Path) -> Iterator[tuple[str, Tensor]]:
+def read_weights(folder: str | Path) -> Iterator[tuple[str, Tensor]]:
     """The weights of a folder that save_model wrote, one at a time: name and complete tensor, on the CPU."""
     from safetensors import safe_open
 
@@ -364,7 +351,7 @@ def saved_weights(folder: str | Path) -> Iterator[tuple[str, Tensor]]:
 
 
 # %%
-drawn = dict(first_weights(little, torch.Generator().manual_seed(0)))
+drawn = dict(draw_weights(little, torch.Generator().manual_seed(0)))
 assert all(torch.equal(drawn[name], p) for name, p in model.named_parameters()), "other weights than GPT's"
 print(f"{len(drawn)} weights, one at a time: those that GPT draws")
 
@@ -380,7 +367,7 @@ and laid out when it is read. Then a layout is no property of a run but of its p
 
 # %%
 #| export
-def gathered_model(model: GPT) -> GPT | None:
+def gather_model(model: GPT) -> GPT | None:
     """On rank 0's CPU the model as one process has it; None elsewhere; itself if it is not laid out. All ranks call it."""
     if not is_laid_out(model):
         return model
@@ -390,12 +377,12 @@ def gathered_model(model: GPT) -> GPT | None:
     gathered = unsharded(model)
     for block in gathered.transformer.h if gathered else ():
         for p in block.attn.c_attn.parameters():
-            p.data = by_part(p.data, cuts(model))
+            p.data = by_part(p.data, count_cuts(model))
     return gathered
 
 
 # %%
-print("one process gets its own model back:", gathered_model(model) is model)
+print("one process gets its own model back:", gather_model(model) is model)
 
 
 # %% [markdown]
@@ -413,7 +400,8 @@ when others have runs one that does not count:
 @torch.no_grad()
 def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precision="float32") -> float:
     """Chapter 18's `evaluate` by a model that is laid out, with the rows dealt to the readers. All ranks call it."""
-    n, me = ranks.size // cuts(model), ranks.rank // cuts(model)  # readers, and which of them this is
+    cut = count_cuts(model)
+    n, me = ranks.size // cut, ranks.rank // cut  # readers, and which of them this is
     with evaluating(model) as device:
         sums = torch.zeros(2, dtype=torch.float64, device=device)  # nats, and tokens
         for tokens in shards:
@@ -435,7 +423,7 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
 
 # %% [markdown]
 r"""
-The optimizer's moments are gathered and dealt out in the same way (`LaidOutAdamW`, in the appendix). The trainer asks for all this by seven short functions, also in the appendix. The gradient's norm needs none, since chapter 21 has taught `train_step` the global one.
+The optimizer's moments are gathered and dealt out in the same way (`LaidOutAdamW`, in the appendix). The trainer asks for all this by short functions, also in the appendix. The gradient's norm needs none, since `global_norm` has known parts since chapter 21.
 
 ## Four grids
 
@@ -646,7 +634,7 @@ r"""
 For a model of 175 billion parameters, gathering brings 2.1 TB through one process. No CPU holds that, and all other GPUs wait. So large runs save in parts. With `parallel.save_parts=true` each rank writes its own parts, by chapter 21's `save_parts`, and nobody gathers anything. The rules of chapter 17b stay the same. The parts go into a folder with a
 temporary name. When the last rank has written, rank 0 adds the rest of the run's state and the manifest of hashes, and gives the folder its name. If a rank is killed before that, the checkpoint before it is still the newest one, and complete.
 
-`snapshot` says what goes into a checkpoint: the gathered model and the state, or all ranks' parts; and the function with which chapter 17b's `save` writes the weights. The trainer has a function of this name (20a), and a lab may have another one (17c). Our module is the lab of the section `parallel`.
+`snapshot` says what goes into a checkpoint: the gathered model and the state, or all ranks' parts; and the function with which chapter 17b's `save` writes the weights. The trainer has a function of this name since chapter 17e, and calls a lab's in its place if there is one. Our module is the lab of the section `parallel`.
 """
 
 
@@ -662,7 +650,7 @@ from nanogpt.files import save_json
 def snapshot(run) -> tuple[GPT, dict, Callable]:
     """What a checkpoint of this run holds: model, state, and what writes the weights. All ranks call it."""
     if not (run.config.parallel.save_parts and is_laid_out(run.model)):
-        return gathered_model(run.model), run.state_dict(), save_model
+        return gather_model(run.model), run.state_dict(), save_model
     from nanogpt.fsdp import save_parts  # here: its imports take a second
 
     parts = run.folder / f".step_{run.step:06d}.parts.tmp"
@@ -846,7 +834,7 @@ def part_of(model, name: str = MATRIX) -> list[int]:
     """The first and the last row and column of a matrix that this rank has."""
     p = model.get_parameter(name)
     places = torch.arange(p.numel()).view(p.shape)
-    places = local_part(laid_out(model, name, places))[0] if is_laid_out(model) else places
+    places = local_part(take_part(model, name, places))[0] if is_laid_out(model) else places
     rows, columns = places // p.size(1), places % p.size(1)
     return [int(end) for x in (rows, columns) for end in (x.min(), x.max())]
 
@@ -894,10 +882,10 @@ def making(ranks: Ranks, data: str) -> dict:
     """Bytes of a model's weights and of the largest; the peak on this rank while it is made: complete first, part by part."""
     shape = fresh(Ranks(), data)[0].config
     config = SimpleNamespace(parallel=Parallel(shard=True), train=SimpleNamespace(dtype="float32"))
-    weights = lambda: first_weights(shape, torch.Generator().manual_seed(0))  # noqa: E731
+    weights = lambda: draw_weights(shape, torch.Generator().manual_seed(0))  # noqa: E731
     ways = {
         "complete first": lambda: lay_out(GPT(shape).to(ranks.device), config, ranks),
-        "part by part": lambda: made_in_parts(shape, weights(), config, ranks),
+        "part by part": lambda: build_in_parts(shape, weights(), config, ranks),
     }
     sizes = [x.nbytes for _, x in weights()]
     peaks = {way: peak_memory(call, ranks.device) for way, call in ways.items()}
@@ -965,16 +953,16 @@ class LaidOutAdamW(LaidOutAdamW):
         for i, name in enumerate(self.numbered):
             p = self.model.get_parameter(name)
             for what, x in state_dict["state"].get(i, {}).items():
-                self.state[p][what] = laid_out(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
+                self.state[p][what] = take_part(self.model, name, x) if x.dim() else x.to(p.device, copy=True)
 
 
 # %% [markdown]
 r"""
 ## Appendix: the layout in the trainer
 
-The trainer knows many processes since chapter 20a, and each of them has a complete model. No function of it grows now. Chapter 17c's table `LABS` names this module for the section `parallel`, and where the trainer makes, reads, validates or writes a model, it asks `hook` whether a lab has a function for that. So the rest are such functions. Each of them falls back to the trainer's own, where the model is complete.
+The trainer knows many processes since chapter 20a, and each of them has a complete model. No function of it grows now. Chapter 17c's table `LABS` names this module for the section `parallel`, and where the trainer makes, reads, validates or writes a model, it asks `hook` whether a lab has a function for that. Below are ours. Where the model is complete, each of them calls the trainer's own function.
 
-`check` is called when a configuration is read. Whether the number of processes fits is asked before they meet, by `check_ranks`.
+Whether the number of processes fits is asked before they meet, by `check_ranks`.
 """
 
 
@@ -982,52 +970,49 @@ The trainer knows many processes since chapter 20a, and each of them has a compl
 #| export
 from nanogpt import build, trainer
 from nanogpt.checkpoint import is_in_parts
-from nanogpt.config import hook
 from nanogpt.training import scale_init
 
 
-def check(config) -> None:
-    """ValueError, naming the keys, for a configuration that no number of processes can run."""
-    check_layout(config.parallel, config.model, config.train)
-
-
-def check_ranks(config, ranks: Ranks) -> None:
+def check_ranks(config: Config, ranks: Ranks) -> None:
     """ValueError if this is not the number of processes that the layout needs."""
     data_parallel(config.parallel, ranks.size)
 
 
 # %% [markdown]
 r"""
-A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory. The adapters and the mask of chapter 19c need a complete model, and are refused. Every other model is made as usual, and laid out with `lay_out` in the place of DDP. Rows go to those who read different ones.
+A model in parts is made part by part. Only a model that a run begins with (`init_from`) is read in full, into the CPU's memory. The adapters and the mask of chapter 19c need a complete model, and are refused. Every other model is the trainer's own: complete on one process, or as copies in DDP.
 """
 
 
 # %%
 #| export
-def build_parts(config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
+def build_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
     """As build_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
     if config.lora.rank or config.data.answers_after:
         raise ValueError("adapters and answers need a complete model; leave out parallel.shard, parallel.tp")
     if config.init_from is not None:
         given = build.load_given(config, manifest)
-        return made_in_parts(given.config, given.named_parameters(), config, ranks)
+        return build_in_parts(given.config, given.named_parameters(), config, ranks)
     shape = config.model.shape(manifest["vocab_size"])
-    weights = first_weights(shape, torch.Generator().manual_seed(config.run.seed))
-    model, readers = made_in_parts(shape, weights, config, ranks)
+    weights = draw_weights(shape, torch.Generator().manual_seed(config.run.seed))
+    model, readers = build_in_parts(shape, weights, config, ranks)
     return scale_init(model), readers
 
 
-def place_model(config, manifest: dict, ranks: Ranks) -> tuple[GPT, nn.Module, Ranks]:
+def place_model(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, nn.Module, Ranks]:
     """The run's model as config.parallel says, what a step calls, and the ranks that read different rows."""
     if ranks.size > 1 and (config.parallel.shard or config.parallel.tp > 1):
         model, readers = build_parts(config, manifest, ranks)
         return model, compile_blocks(model) if config.train.compile else model, readers
-    model = hook(config, "build_model", build.build_model)(config, manifest).to(ranks.device)
-    stepper, readers = lay_out(model, config, ranks)
-    return model, torch.compile(stepper) if config.train.compile else stepper, readers
+    model, stepper, readers = trainer.place_model(config, manifest, ranks)
+    if config.parallel.recompute:
+        from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
+
+        recompute_blocks(model)
+    return model, stepper, readers
 
 
-def build_optimizer(config, model: GPT) -> torch.optim.Optimizer:
+def build_optimizer(config: Config, model: GPT) -> torch.optim.Optimizer:
     """Chapter 15's optimizer, as the configuration has it, for a model in any layout."""
     if not is_laid_out(model):
         return build.build_optimizer(config, model)
@@ -1038,7 +1023,7 @@ def build_optimizer(config, model: GPT) -> torch.optim.Optimizer:
 
 # %% [markdown]
 r"""
-A checkpoint is read weight by weight from its file. (One in parts is the trainer's since chapter 21.) Validation is made by the model as it is laid out, by all ranks. For samples and other looks the model is gathered on rank 0. All ranks must take part in this, also those that do not write.
+A checkpoint is read weight by weight from its file. The trainer itself can read one in parts since chapter 21. All ranks together validate the model as it is laid out. For samples and other looks the model is gathered on rank 0. All ranks must take part in this, also those that do not write.
 """
 
 
@@ -1048,7 +1033,7 @@ def load_weights(run, folder: Path) -> None:
     """Give the run's model, in any layout, the weights of a checkpoint."""
     if is_in_parts(folder):
         return trainer.load_weights(run, folder)
-    fill(run.model, saved_weights(folder))
+    fill(run.model, read_weights(folder))
 
 
 def held_loss(run) -> float:
@@ -1062,8 +1047,8 @@ def whole_model(run) -> GPT | None:
     """On rank 0 the model as one process has it, None elsewhere. All ranks call it."""
     if not is_laid_out(run.model):
         return trainer.whole_model(run)
-    gathered = gathered_model(run.model)
-    return gathered and gathered.to(run.device)
+    model = gather_model(run.model)
+    return model and model.to(run.device)
 
 
 # %% tags=["nbval-ignore-output"]
@@ -1076,7 +1061,7 @@ checkpoint("21d")
 r"""
 ## Exercises
 
-1. Start the grid with `NANOGPT_PATIENCE=10` and let only rank 0 call `run.model` in `look`, in place of the gathered one. Which collective does rank 0 wait in? Check with chapter 20b's `flight`.
+1. Start the grid with `NANOGPT_PATIENCE=10` and let `whole_model` return `run.model` on rank 0 and None elsewhere, without gathering. Which collective does rank 0 wait in? Check with chapter 20b's `flight`.
 2. Log the norm of this rank's part: let `global_norm` leave its `all_reduce` out. By which factor is the curve of norms too small on two ranks and on four, and from which step do losses differ? Check with `compare`.
 3. Train `tiny` with `train.dtype=bf16 parallel.shard=true`, and let `lay_out` call `shard` without the precision. How many bytes of 16-bit copies are alive after forward? Check with chapter 21's `copies_kept`.
 4. Save a model on *cuts* with `save_parts`, and read it with one process. Which weights are wrong, and does anything complain? Check: `by_part` puts them right.

@@ -458,7 +458,7 @@ The checkpoint has the adapters and the name of their base, but not the 500,352 
 r"""
 ## Appendix: the family in the trainer
 
-The trainer asks this module for three more functions. They make the model, and print what a run would take. A model that is given by `init_from` must be a Llama, and have every size that the configuration sets.
+The trainer asks this module for two more functions. `build_model` makes the model, and `dry_run` prints what a run would take. A model that is given by `init_from` must be a Llama, and have every size that the configuration sets.
 """
 
 

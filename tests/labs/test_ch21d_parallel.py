@@ -22,17 +22,16 @@ from nanogpt.evaluate import evaluate
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.labs.parallel.laid_out import (
     LaidOutAdamW,
+    build_in_parts,
     build_optimizer,
-    check_layout,
     compile_blocks,
     data_parallel,
+    draw_weights,
     evaluate_together,
     fill,
-    first_weights,
-    gathered_model,
+    gather_model,
     join,
-    made_in_parts,
-    saved_weights,
+    read_weights,
 )
 from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.metrics import read_metrics
@@ -272,8 +271,8 @@ def copies_after_forward(model: GPT, stepper, some, precision: str) -> int:
 def steps_in(ranks: Ranks, layout: Parallel, folder: Path, compiled=False, dtype="float32") -> dict:
     """Four steps of a model that was made in parts; validation; what is gathered in the end is kept by rank 0."""
     config = SimpleNamespace(parallel=layout, train=SimpleNamespace(dtype=dtype))
-    weights = first_weights(SHAPE, torch.Generator().manual_seed(0))
-    model, readers = made_in_parts(SHAPE, weights, config, ranks)
+    weights = draw_weights(SHAPE, torch.Generator().manual_seed(0))
+    model, readers = build_in_parts(SHAPE, weights, config, ranks)
     stepper = compile_blocks(model) if compiled else model
     optimizer = LaidOutAdamW(model, 1e-2, betas=(0.9, 0.98), weight_decay=0.01)
     losses, val = [], []
@@ -286,12 +285,12 @@ def steps_in(ranks: Ranks, layout: Parallel, folder: Path, compiled=False, dtype
         losses.append(loss.item())
         val.append(evaluate_together(model, HELD, 0, ranks, 2, dtype))
     copies = copies_after_forward(model, stepper, batch(9, readers)[0], dtype)
-    gathered = gathered_model(model)
+    gathered = gather_model(model)
     assert (gathered is None) == (ranks.rank > 0), "not rank 0 alone has the complete model"
     if gathered:
         save_model(gathered, folder)
     dist.barrier()
-    fill(model, saved_weights(folder))  # in place of themselves
+    fill(model, read_weights(folder))  # in place of themselves
     again = evaluate_together(model, HELD, 0, ranks, 7, dtype)
     return {"losses": losses, "val": val, "again": again, "copies": copies}
 
@@ -300,8 +299,8 @@ def making(ranks: Ranks) -> dict:
     """The peak, in weights of one model, while a model is made part by part; and the largest tensor."""
     shape = replace(SHAPE, n_layer=6)
     config = SimpleNamespace(parallel=Parallel(shard=True), train=SimpleNamespace(dtype="float32"))
-    sizes = [x.nbytes for _, x in first_weights(shape)]
-    peak = peak_memory(lambda: made_in_parts(shape, first_weights(shape), config, ranks), ranks.device)
+    sizes = [x.nbytes for _, x in draw_weights(shape)]
+    peak = peak_memory(lambda: build_in_parts(shape, draw_weights(shape), config, ranks), ranks.device)
     return {"peak": peak / sum(sizes), "share": 1 / ranks.size + max(sizes) / sum(sizes)}
 
 
@@ -486,7 +485,7 @@ def test_parts_are_no_model_and_need_shards(folder, parts, tmp_path):
     config = in_parts(folder, tmp_path / "run")
     for layout in (Parallel(save_parts=True), Parallel(shard=True, tp=2, save_parts=True)):
         with pytest.raises(ValueError, match=r"parallel\.save_parts=true needs parallel\.shard=true and"):
-            check_layout(layout, config.model, config.train)
+            replace(config, parallel=layout)
 
 
 @pytest.mark.parametrize(
@@ -582,7 +581,7 @@ def test_one_process_recomputes_bit_for_bit(folder, tmp_path):
 
 def test_one_process_is_what_it_was():
     model = GPT(GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=2, n_embd=8))
-    assert gathered_model(model) is model, "a model that is complete was copied"
+    assert gather_model(model) is model, "a model that is complete was copied"
     assert type(build_optimizer(load_config("tiny"), model)) is type(make_optimizer(model, 1e-3))
     other = GPT(model.config)
     fill(other, model.named_parameters())
