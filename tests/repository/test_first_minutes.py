@@ -239,7 +239,9 @@ def no_hub(monkeypatch, tmp_path):
     from nanogpt.pretrained import find_checkpoint
 
     def offline(*_, local_files_only=False, **__):
-        raise errors.LocalEntryNotFoundError("no") if local_files_only else errors.OfflineModeIsEnabled("no")
+        raise errors.LocalEntryNotFoundError("no") from (
+            None if local_files_only else errors.OfflineModeIsEnabled("no")
+        )
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
     find_checkpoint("gpt2")
