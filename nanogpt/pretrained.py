@@ -48,8 +48,10 @@ SIZE_NAMES = {"block_size": "n_positions"} | {n: n for n in ("vocab_size", "n_la
 
 def config_from_hf(hf: dict, where: str = "config.json", dropout: float = 0.0) -> GPTConfig:
     """GPTConfig from a config.json of Hugging Face; ValueError naming every setting that this GPT does not have."""
-    found = FIXED | {"model_type": None} | hf
-    wrong = [f"{key} is {found[key]!r}, not {value!r}" for key, value in FIXED.items() if found[key] != value]
+    settings = FIXED | {"model_type": None} | hf
+    wrong = [
+        f"{key} is {settings[key]!r}, not {right!r}" for key, right in FIXED.items() if settings[key] != right
+    ]
     if hf.get("n_inner") not in (None, 4 * hf.get("n_embd", GPTConfig.n_embd)):
         wrong.append(f"n_inner is {hf['n_inner']!r}, not 4·n_embd")
     if wrong:
@@ -83,9 +85,9 @@ def to_hf(model: GPT, folder: str | Path) -> None:
         tensors[f"transformer.{name}"] = t
         if not model.config.bias and name not in ("wte.weight", "wpe.weight"):
             tensors[f"transformer.{name.removesuffix('weight')}bias"] = t.new_zeros(t.shape[-1])  # (out,)
-    noted = {"format": "pt", "n_head": str(model.config.n_head)}
+    note = {"format": "pt", "n_head": str(model.config.n_head)}
     with atomically(Path(folder) / SINGLE) as file:
-        save_file(tensors, file.name, metadata=noted)  # by name: it then needs no copy of all weights
+        save_file(tensors, file.name, metadata=note)  # by name: it then needs no copy of all weights
     save_json(Path(folder) / "config.json", config_to_hf(model.config))
 
 
@@ -111,29 +113,22 @@ def weight_files(folder: Path) -> list[str]:
     return list(dict.fromkeys(names.values()))
 
 
-def missing_files(folder: Path) -> list[str]:
-    """Which of a checkpoint's files a folder lacks."""
-    return [name for name in ["config.json", *weight_files(folder)] if not (folder / name).is_file()]
-
-
 def download(repo: str, revision: str | None = None) -> Path:
-    """The folder of a hub repository's checkpoint: the cache's if it is complete, else downloaded. OSError if neither."""
-    from huggingface_hub import errors, snapshot_download
+    """The folder of a hub repository's checkpoint: the cache's if it is complete, else downloaded."""
+    from huggingface_hub import snapshot_download
 
     wanted = {"revision": revision, "allow_patterns": ["config.json", "model*.safetensors", INDEX]}
     try:
-        with suppress(errors.LocalEntryNotFoundError):
+        with suppress(FileNotFoundError):  # the cache has nothing, or not all of it
             folder = Path(snapshot_download(repo, local_files_only=True, **wanted))
-            if not missing_files(folder):
-                return folder
+            find_checkpoint(folder)
+            return folder
         return Path(snapshot_download(repo, **wanted))
-    except (errors.HFValidationError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        what = f"{repo!r} is no folder, and the hub shows no such repository or revision"
-        raise FileNotFoundError(f"{what}; check the name, or `hf auth login` if it is private") from error
-    except Exception as error:  # no base class holds the HTTP errors of every version of huggingface_hub
-        what = f"{repo!r} is no folder and not in the cache, and the hub cannot be read"
-        why = type(error.__cause__ or error).__name__
-        raise OSError(f"{what} ({why}); try again online, or name a folder") from error
+    except Exception as error:  # no base class holds the errors of every version of huggingface_hub
+        why = " from ".join(type(e).__name__ for e in (error, error.__cause__) if e)
+        what = f"{repo!r} is no folder and not in the cache, and the hub does not give it ({why})"
+        remedy = "check the name, `hf auth login` if it is private, try again online, or name a folder"
+        raise FileNotFoundError(f"{what}; {remedy}") from error
 
 
 def find_checkpoint(name_or_dir: str | Path, revision: str | None = None) -> tuple[Path, list[Path]]:
@@ -141,11 +136,12 @@ def find_checkpoint(name_or_dir: str | Path, revision: str | None = None) -> tup
     folder = Path(name_or_dir)
     if not folder.is_dir():
         folder = download(str(name_or_dir), revision)
-    missing = missing_files(folder)
+    paths = [folder / name for name in ("config.json", *weight_files(folder))]
+    missing = [path.name for path in paths if not path.is_file()]
     if missing:
         pickle = "a pytorch_model.bin is a pickle, which can run code when read: convert it with transformers' save_pretrained"
         raise FileNotFoundError(f"{name_or_dir} lacks {', '.join(missing)}; {pickle}")
-    return folder / "config.json", [folder / file for file in weight_files(folder)]
+    return paths[0], paths[1:]
 
 
 MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # buffers that old versions saved with the weights
@@ -159,7 +155,8 @@ def read_headers(paths: list[Path]) -> dict[str, tuple[Path, str, tuple[int, ...
         try:
             with safe_open(path, framework="pt") as file:
                 for stored in file.keys():  # noqa: SIM118
-                    name, piece = stored.removeprefix("transformer."), file.get_slice(stored)
+                    name = stored.removeprefix("transformer.")
+                    piece = file.get_slice(stored)
                     if name in found:
                         raise ValueError(f"{path.name} holds {name} a second time; keep one")
                     if not MASK.fullmatch(name):
@@ -169,40 +166,37 @@ def read_headers(paths: list[Path]) -> dict[str, tuple[Path, str, tuple[int, ...
     return found
 
 
-def check_config(config: GPTConfig, found: dict, where: str) -> None:
-    """ValueError where config has a size beyond all that the headers hold, or not the n_head that to_hf noted."""
-    limit = len(found)
-    for _, _, shape, _ in found.values():
-        limit = max([limit, *shape])
-    for ours, theirs in SIZE_NAMES.items():
-        if getattr(config, ours) > limit:
-            what = f"config.json says {theirs}={getattr(config, ours)}, which is more than anything in the weights"
-            raise ValueError(f"{where}: {what} ({limit})")
+def make_model(config: GPTConfig, found: dict, where: str) -> GPT:
+    """A GPT on the meta device, for the tensors whose headers were found; ValueError naming what does not fit."""
+    # sizes beyond all that the headers hold, and another number of heads than to_hf noted
+    sizes = {theirs: getattr(config, ours) for ours, theirs in SIZE_NAMES.items()}
+    largest = max([len(found), *(n for _, _, shape, _ in found.values() for n in shape)])
+    beyond = f"is more than anything in the weights ({largest})"
+    problems = [f"{name}={size} {beyond}" for name, size in sizes.items() if size > largest]
     for path in {entry[0] for entry in found.values()}:
         with safe_open(path, framework="pt") as file:
-            noted = (file.metadata() or {}).get("n_head", str(config.n_head))
-        if noted != str(config.n_head):
-            what = f"config.json says n_head={config.n_head}, but {path.name} was written with {noted}"
-            raise ValueError(f"{where}: {what}")
-
-
-def check_tensors(model: GPT, found: dict, where: str) -> None:
-    """ValueError naming the tensors that are missing, unexpected, of a wrong shape or not floating point."""
-    shapes = {name: tuple(hf_layout(name, p).shape) for name, p in parameters_by_hf_name(model).items()}
-    allowed = shapes | {"lm_head.weight": shapes["wte.weight"]}
-    problems = [f"missing: {name}" for name in shapes if name not in found]
-    for name, (_, _, shape, dtype) in found.items():
-        if name not in allowed:
-            problems.append(f"unexpected: {name}")
-        elif shape != allowed[name]:
-            problems.append(f"wrong shape: {name} is {shape}, not {allowed[name]}")
-        elif dtype not in DTYPES:
-            problems.append(f"not floating point: {name} is {dtype}")
+            heads = (file.metadata() or {}).get("n_head", str(config.n_head))
+        if heads != str(config.n_head):
+            problems.append(f"n_head={config.n_head}, but {path.name} was written with {heads}")
+    # tensors that are missing, unexpected, of a wrong shape or not floating point
+    if not problems:
+        with torch.device("meta"):
+            model = GPT(config)
+        right = {name: tuple(hf_layout(name, p).shape) for name, p in parameters_by_hf_name(model).items()}
+        problems = [f"missing: {name}" for name in right if name not in found]
+        right["lm_head.weight"] = right["wte.weight"]  # may be in the file, and is then the same
+        for name, (_, _, shape, dtype) in found.items():
+            if name not in right:
+                problems.append(f"unexpected: {name}")
+            elif shape != right[name]:
+                problems.append(f"wrong shape: {name} is {shape}, not {right[name]}")
+            elif dtype not in DTYPES:
+                problems.append(f"not floating point: {name} is {dtype}")
     if problems:
-        listed = "; ".join(problems[:4])
-        if len(problems) > 4:
-            listed += f"; and {len(problems) - 4} more"
-        raise ValueError(f"{where} does not hold the weights that its config.json describes; {listed}")
+        more = f"; and {len(problems) - 4} more" if len(problems) > 4 else ""
+        what = "does not hold the weights that its config.json describes"
+        raise ValueError(f"{where} {what}; {'; '.join(problems[:4])}{more}")
+    return model
 
 
 def read_tensor(path: Path, name: str) -> Tensor:
@@ -215,15 +209,13 @@ def read_tensor(path: Path, name: str) -> Tensor:
 def copy_weights(model: GPT, found: dict, where: str) -> None:
     """Fill every parameter from its file. ValueError for NaN or infinity, and for an output head that is not wte."""
     for name, p in parameters_by_hf_name(model).items():
-        path, stored_name, _, _ = found[name]
         view = hf_layout(name, p)
-        view.copy_(read_tensor(path, stored_name))
+        view.copy_(read_tensor(*found[name][:2]))
         if not view.isfinite().all():
             raise ValueError(f"{where}: {name} holds NaN or infinity; download or write it again")
     if "lm_head.weight" in found:
-        path, stored_name, _, _ = found["lm_head.weight"]
         tied = model.lm_head.weight
-        if not torch.equal(read_tensor(path, stored_name).to(tied), tied):
+        if not torch.equal(read_tensor(*found["lm_head.weight"][:2]).to(tied), tied):
             raise ValueError(f"{where}: lm_head.weight is not wte.weight; this GPT has one matrix for both")
 
 
@@ -234,17 +226,16 @@ def from_hf(name_or_dir: str | Path, *, revision=None, dropout=0.0, dtype: torch
     revision: a branch, tag or commit on the hub. dropout: yours to choose, as it is not a part of the weights.
     Raises OSError if a file cannot be read, and ValueError naming what in it is not this GPT-2.
     """
+    # what config.json and the headers say, before any weights are read
     where = str(name_or_dir)
     config_path, paths = find_checkpoint(name_or_dir, revision)
     config = config_from_hf(read_json(config_path), f"{where}, config.json", dropout)
     found = read_headers(paths)
-    check_config(config, found, where)
-    with torch.device("meta"):
-        model = GPT(config)
-    check_tensors(model, found, where)
+    model = make_model(config, found, where)
+    # memory in the weights' own type, or in float32 if they have several
     if dtype is None:
         stored = {DTYPES[entry[3]] for entry in found.values()}
-        dtype = stored.pop() if len(stored) == 1 else torch.get_default_dtype()  # several: float32
+        dtype = stored.pop() if len(stored) == 1 else torch.get_default_dtype()
     model.to(dtype).to_empty(device=torch.get_default_device())
     model.lm_head.weight = model.transformer.wte.weight  # to_empty gives each its own memory
     copy_weights(model, found, where)
