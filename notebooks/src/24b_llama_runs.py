@@ -581,10 +581,11 @@ from pathlib import Path
 
 from nanogpt import optim
 from nanogpt.device import pick_device
-from nanogpt.labs.llama.pretrained import config_from_llama
+from nanogpt.labs.llama.pretrained import KINDS, config_from_llama
 from nanogpt.labs.plan.dryrun import say_time
 from nanogpt.lora import add_lora, lora_parameters
 from nanogpt.precision import READS, LossScaler
+from nanogpt.pretrained import config_from_hf
 from nanogpt.roofline import Roofline, measure_roofline, timings
 from nanogpt.shards import load_manifest
 from nanogpt.training import train_step
@@ -602,7 +603,8 @@ def find_shape(config, vocab_size: int) -> LlamaConfig:
         return new_shape(config, vocab_size)
     kept = read_json(file)
     if "model_type" in kept:
-        shape = config_from_llama(kept)
+        read = config_from_llama if kept["model_type"] in KINDS else config_from_hf
+        shape = read(kept)
     else:
         kept.pop("sha256")
         kind, _ = classes_of(kept)

@@ -410,8 +410,12 @@ def test_a_given_model_that_is_not_the_runs_is_refused(changes, says, whole, con
 def test_a_gpt_is_refused_for_a_llamas_run(config, folder, whole, tmp_path):
     vocabulary = whole.model.config.vocab_size
     save_model(GPT(GPTConfig(16, vocabulary, n_layer=2, n_head=2, n_embd=16)), tmp_path / "gpt")
-    with pytest.raises(ValueError, match=r"is a gpt, not a llama; set family=gpt"):
-        train(replace(config(run_dir=str(tmp_path / "run")), init_from=str(tmp_path / "gpt")))
+    to_hf(load_model(tmp_path / "gpt"), tmp_path / "hf")
+    for name in ("gpt", "hf"):
+        begin = replace(config(run_dir=str(tmp_path / "run")), init_from=str(tmp_path / name))
+        for call in (train, dry_run):
+            with pytest.raises(ValueError, match=r"is a gpt, not a llama; set family=gpt"):
+                call(begin)
 
 
 @pytest.mark.slow
