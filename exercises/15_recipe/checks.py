@@ -277,6 +277,7 @@ FORBIDDEN = [
     Wrong("15-1", "the chapter's own accumulate_gradients is called", code="""
         def add_up(model, micro_batches):
             from nanogpt.training import accumulate_gradients
+            model.zero_grad()
             return accumulate_gradients(model, micro_batches)
         """),
     Wrong("15-1", "the chapter's own train_step is called", code="""

@@ -210,7 +210,6 @@ They are fields of `Training` (17d). `judge` asks the judges.
 
 # %%
 #| export
-#| blank judge: a loss or norm that is not finite first; then the first of run.judges that gives a reason
 def judge(run: Training, line: dict) -> str | None:
     """Why this step must not change the weights; None if it may."""
     if not math.isfinite(line["loss"] + line["norm"]):
@@ -740,7 +739,6 @@ r"""
 # %%
 #| export
 #| grows fit
-#| blank fit: resume; then a step unless its line is already there; ask why; finish the step; hand the line to the writers
 def fit(run: Training, command: str = "the same call") -> Training:
     """Train a run, or go on with it, to its last step or until it is asked to stop. command: how to go on, for a message."""
     resume(run)

@@ -148,7 +148,7 @@ We go on with the run whose evaluation failed, and let it stop after step 22. A 
 run = resume(build_run(tiny("failed")))
 print("unfinished: the line of step", run.record["step"])
 run.reasons.append(lambda: "we have seen enough" if run.step == 22 else None)
-fit(run)
+_ = fit(run)
 
 # %%
 from nanogpt.metrics import read_metrics
@@ -215,6 +215,9 @@ from nanogpt.labs.long_run.plot import read_lines
 from nanogpt.metrics import column, read_metrics
 
 
+# %%
+#| export
+#| blank verdict: the values of each run by step; in which common steps they differ, and by how much
 def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
     """The largest difference of two runs in one column, and a sentence that says where they part.
 
@@ -405,6 +408,7 @@ from nanogpt.roofline import mfu, step_flops
 # %%
 #| export trainer
 #| grows pace
+#| blank pace: as before; where peak_flops knows the peak, chapter 09's mfu goes into the line
 def peak_flops(device: torch.device, precision: str) -> float | None:
     """FLOP/s by the GPU's data sheet, where there is one."""
     sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None

@@ -30,6 +30,7 @@ import torch
 from course.notebook import answer, as_module, checkpoint, predict, predictions
 from course.torchrun import so_far
 from nanogpt.config import Config, Model
+from nanogpt.labs.llama.model import Llama, LlamaConfig
 from nanogpt.stories import ensure_corpus
 
 DATA, RUNS = "../data/built/stories", Path("../data/built/llama-runs")
@@ -74,8 +75,6 @@ How many of its parameters, in percent, are in the MLPs?
 """
 
 # %%
-from nanogpt.labs.llama.model import Llama, LlamaConfig
-
 predict("24b.1", "share of the parameters of Llama 3 8B in its MLPs", guess=None, unit="%")
 
 

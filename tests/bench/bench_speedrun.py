@@ -37,8 +37,8 @@ import torch
 from course.figures.speedrun import rows
 from course.paths import ROOT
 from nanogpt.evaluate import evaluate, token_losses
-from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.files import save_json
+from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.labs.evals.excess import KINDS, Floor
 from nanogpt.labs.speedrun.record import TRACKS, join, objections, share
 from nanogpt.labs.speedrun.speedrun import OURS, Recipe, race, validation_loss, windows_at_random

@@ -1,4 +1,4 @@
-"""Chapter 07's step, grown by chapter 10b: precision and the scaler."""
+"""The step of chapter 07 as chapter 10b grows it, with precision and the scaler."""
 
 import math
 

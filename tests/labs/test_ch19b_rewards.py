@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nanogpt.labs.evals.floor import readings
 from nanogpt.labs.tuning.rewards import (
     Near,
     Question,
@@ -25,7 +26,6 @@ from nanogpt.labs.tuning.rewards import (
     reward,
     share_right,
 )
-from nanogpt.labs.evals.floor import readings
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.stories import NUMBERS, stories
 from nanogpt.tokenizer import BPETokenizer

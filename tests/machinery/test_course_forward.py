@@ -23,6 +23,10 @@ ASKED_FOR = {  # labs named as a text, and two methods of GPT: imported when a c
         "labs.tuning.adapters",
         "labs.tuning.answers",
     },
+    # the chapter's own, within a function, or as_module's
+    "17f": {"labs.long_run.tensorboard", "labs.long_run.tensorboard.numbers"},
+    "20b": {"labs.parallel.watch"},
+    "21": {"fsdp", "fsdp.load_parts"},
     "17d": {"labs.corpora.large", "labs.corpora.prepare", "labs.formats.llmc"},
 }
 

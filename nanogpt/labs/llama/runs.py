@@ -15,11 +15,11 @@ from nanogpt.checkpoint import pick_checkpoint
 from nanogpt.config import LlamaKeys
 from nanogpt.device import pick_device
 from nanogpt.labs.llama.model import Llama, LlamaConfig, llama_flops, llama_params
-from nanogpt.labs.llama.pretrained import config_from_llama
+from nanogpt.labs.llama.pretrained import KINDS, config_from_llama
 from nanogpt.labs.plan.dryrun import say_time
 from nanogpt.lora import add_lora, lora_parameters
 from nanogpt.precision import READS, LossScaler
-from nanogpt.pretrained import load_pretrained, read_json
+from nanogpt.pretrained import config_from_hf, load_pretrained, read_json
 from nanogpt.roofline import Roofline, measure_roofline, timings
 from nanogpt.shards import load_manifest
 from nanogpt.training import scale_init, train_step
@@ -104,7 +104,8 @@ def find_shape(config, vocab_size: int) -> LlamaConfig:
         return new_shape(config, vocab_size)
     kept = read_json(file)
     if "model_type" in kept:
-        shape = config_from_llama(kept)
+        read = config_from_llama if kept["model_type"] in KINDS else config_from_hf
+        shape = read(kept)
     else:
         kept.pop("sha256")
         kind, _ = classes_of(kept)
