@@ -92,7 +92,6 @@ _ = ensure_corpus(RUNS / "stories", n=1000)
 # %% [markdown]
 r"""
 ## Which steps count
-## Which steps count
 
 Chapter 07's `train_step` refuses an update only if the loss or the gradient is not finite, and then it ends the program. A long run has
 three reasons to leave an update out, and goes on:
@@ -220,7 +219,7 @@ def judge(run: Training, line: dict) -> str | None:
 
 # %% [markdown]
 r"""
-The lab's judge keeps two windows, of losses and of norms. What it remembers must be in a checkpoint. The run has a place for that, the dictionary `notes`, which holds plain lists. `attach` is called when a run has been built (17d). We ask both: `as_module` lets the trainer find the lab, which the checkpoint of this sitting has not written yet.
+The lab's judge keeps two windows, one of losses and one of norms. They must be in a checkpoint, so they are kept in the run's dictionary `notes` as plain lists. The trainer calls the lab's `attach` when a run has been built (17d). We try it with two losses. The checkpoint of this sitting has not written the lab yet; `as_module` lets the trainer find it nevertheless.
 """
 
 
@@ -480,7 +479,7 @@ The text is a sequence of random tokens, so here the cause is plain.
 
 From time to time we want to validate the run, and to read a sample of its text. We call this a *look*. A look must not change the run. But it can, and no error is raised.
 
-Suppose somebody wants to save time, and validates on a random part of the validation text. `random_part` below does this. It draws the part from PyTorch's global generator. We make eight steps twice: once without a look, and once with this look after the third step. (The cell before `random_part` has the imports of the module for looks.)
+Suppose somebody wants to save time, and validates on a random part of the validation text. `random_part` below does this. It draws the part from PyTorch's global generator. We make eight steps twice: once without a look, and once with this look after the third step.
 
 *Predict.* Which is the first of the eight losses that differs? (0: none does.)
 """

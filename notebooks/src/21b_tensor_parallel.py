@@ -596,7 +596,7 @@ The appendix has `split`, which does this to the whole GPT: all blocks, the toke
 One thing is still done by every rank for all tokens: LayerNorm and the residual sums between the blocks. What they keep for backward is (B, T, C) on every rank. But they treat each position alone. So each rank may keep T/n positions there. Then f has to *gather* the positions,
 and g leaves each rank only its own positions of the sum, which is a reduce-scatter. Chapter 20 made an all-reduce of just these two, so the bytes sent stay the same. This is *sequence parallelism* (Korthikanti et al. 2022). The appendix builds it and counts the bytes.
 
-Now for real processes. Two processes train a small model from the same weights with the same `train_step`, in four ways, and half of the rows have lost most of their targets. A second drill counts what autograd keeps of a block on one rank.
+Now for real processes. Two processes train a small model from the same weights with the same step, in four ways, and half of the rows have lost most of their targets. A second drill counts what autograd keeps of a block on one rank.
 
 *Predict.* What share of the bytes that a block keeps in one process does a rank keep with tensor parallelism on two?
 """
@@ -639,7 +639,7 @@ for way, told in found["same"].items():
 r"""
 The distances are not zero, because a sum over the hidden units is now a sum of sums, in another order. That is rounding, as in chapter 20.
 
-And clipping? `train_step` takes the norm of the gradients that it finds. In the model that was split by hand, each rank finds only its own pieces.
+And clipping? Chapter 15's `global_norm` takes the norm of the gradients that it finds. In the model that was split by hand, each rank finds only its own pieces.
 """
 
 # %%
@@ -913,8 +913,8 @@ from nanogpt.distributed import Ranks, gathered
 from nanogpt.labs.drills.ddp import LR, fresh, masked
 from nanogpt.labs.roofline.memory import saved_bytes
 from nanogpt.model import GPT
-from nanogpt.optim import make_optimizer
-from nanogpt.training import train_step
+from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
+from nanogpt.training import accumulate_gradients
 
 
 # %%
@@ -963,11 +963,17 @@ def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> 
     """Losses and norms of a few steps, and of the first gradient the token table's."""
     model, _, stream = fresh(Ranks(device=ranks.device), data, 4)  # on all ranks the same rows
     optimizer = make_optimizer(in_way(model, way, ranks), LR)
-    losses, norms, options = [], [], {"clip": clip}
-    options["accept"] = lambda loss, norm: not norms.append(norm.item())
+    losses, norms = [], []
     for step in range(steps):
         batch = [tuple(map(torch.cat, zip(*masked(stream, row=2))))]  # in one piece
-        losses.append(train_step(model, optimizer, batch, **options).item())
+        optimizer.zero_grad()
+        losses.append(accumulate_gradients(model, batch).item())
+        gradients = gradients_of(model.parameters())
+        norm = global_norm(gradients)
+        norms.append(norm.item())
+        if clip is not None:
+            scale_to(gradients, clip, norm)
+        optimizer.step()
         if step == 0:
             gradient = plain(model, [("table", model.transformer.wte.weight.grad)])["table"]
     gain = plain(model, [("gain", model.transformer.ln_f.weight.detach())])["gain"].cpu()

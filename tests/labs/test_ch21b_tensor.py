@@ -38,8 +38,8 @@ from nanogpt.labs.parallel.tensor_by_hand import (
     vocab_loss,
 )
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.optim import make_optimizer
-from nanogpt.training import train_step
+from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
+from nanogpt.training import accumulate_gradients, train_step
 from nanogpt.weights import load_model, save_model
 
 pytestmark = pytest.mark.skipif(
@@ -72,7 +72,7 @@ def rows(step: int, part: int = 0, of: int = 1) -> tuple[torch.Tensor, torch.Ten
 
 
 def curve(ranks: Ranks, folder: str, way: str) -> dict:
-    """Losses and norms of a few steps of train_step, the first gradient, and how the last weights do in a plain GPT."""
+    """Losses and norms of a few steps, the first gradient, and how the last weights do in a plain GPT."""
     model, replica = load_model(folder).train(), Ranks()
     if way.startswith("data × "):
         mesh = init_device_mesh("cpu", (2, ranks.size // 2), mesh_dim_names=("dp", "tp"))
@@ -80,16 +80,17 @@ def curve(ranks: Ranks, folder: str, way: str) -> dict:
         replica = replace(ranks, rank=mesh["dp"].get_local_rank(), size=2)
     else:
         in_way(model, way, ranks)
-    optimizer, losses, norms, mean = (
-        make_optimizer(model, 1e-2),
-        [],
-        [],
-        ranks.mean if replica.size > 1 else None,
-    )
+    optimizer, losses, norms = make_optimizer(model, 1e-2), [], []
+    mean = ranks.mean if replica.size > 1 else None
     for step in range(STEPS):
-        options = {"clip": CLIP, "accept": lambda loss, norm: not norms.append(norm.item()), "mean": mean}
+        optimizer.zero_grad()
         batch = [rows(step, replica.rank, replica.size)]
-        losses.append(train_step(model, optimizer, batch, **options).item())
+        losses.append(accumulate_gradients(model, batch, mean=mean).item())
+        gradients = gradients_of(model.parameters())
+        norm = global_norm(gradients)
+        norms.append(norm.item())
+        scale_to(gradients, CLIP, norm)
+        optimizer.step()
         if step == 0:
             grads = plain(model, ((n, p.grad) for n, p in model.named_parameters()))
             gradient = torch.cat([g.flatten() for g in grads.values()])

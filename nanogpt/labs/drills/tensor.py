@@ -14,8 +14,8 @@ from nanogpt.labs.parallel.tensor import plain, split
 from nanogpt.labs.parallel.tensor_by_hand import SEQUENCE, enter, leave, split_block
 from nanogpt.labs.roofline.memory import saved_bytes
 from nanogpt.model import GPT
-from nanogpt.optim import make_optimizer
-from nanogpt.training import train_step
+from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
+from nanogpt.training import accumulate_gradients
 
 
 def cutter(ranks: Ranks):
@@ -58,11 +58,17 @@ def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> 
     """Losses and norms of a few steps, and of the first gradient the token table's."""
     model, _, stream = fresh(Ranks(device=ranks.device), data, 4)  # on all ranks the same rows
     optimizer = make_optimizer(in_way(model, way, ranks), LR)
-    losses, norms, options = [], [], {"clip": clip}
-    options["accept"] = lambda loss, norm: not norms.append(norm.item())
+    losses, norms = [], []
     for step in range(steps):
         batch = [tuple(map(torch.cat, zip(*masked(stream, row=2))))]  # in one piece
-        losses.append(train_step(model, optimizer, batch, **options).item())
+        optimizer.zero_grad()
+        losses.append(accumulate_gradients(model, batch).item())
+        gradients = gradients_of(model.parameters())
+        norm = global_norm(gradients)
+        norms.append(norm.item())
+        if clip is not None:
+            scale_to(gradients, clip, norm)
+        optimizer.step()
         if step == 0:
             gradient = plain(model, [("table", model.transformer.wte.weight.grad)])["table"]
     gain = plain(model, [("gain", model.transformer.ln_f.weight.detach())])["gain"].cpu()
