@@ -54,7 +54,7 @@ _ = torchrun("20", 2, *words("twice"), fails=True)
 
 # %% [markdown]
 r"""
-Two processes wanted to write into one folder. The lock of chapter 16b, which the trainer takes on its folder, refused the second one, and torchrun ended the first because the second had failed. Without the lock both would have appended their lines to one
+Two processes wanted to write into one folder. The lock of chapter 16, which the trainer takes on its folder, refused the second one, and torchrun ended the first because the second had failed. Without the lock both would have appended their lines to one
 `metrics.jsonl` and replaced each other's checkpoints.
 
 Suppose that each had a folder of its own. There would still be something wrong, and nothing would say so. Here is the first micro-batch of each of the two processes:

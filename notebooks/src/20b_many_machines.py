@@ -244,7 +244,7 @@ with watched(Ranks(), seconds=1.0):
 
 # %% [markdown]
 r"""
-In a run the watch goes around everything that the ranks do together. That is one line in chapter 20a's `join_run`, `stack.enter_context(lab.watched(ranks, patience() / 2))`. The appendix shows it.
+In a run the watch goes around everything that the ranks do together, with half of their patience. The appendix adds it to chapter 20a's `join_run`.
 
 To try it on two ranks, a drill trains chapter 20's model in DDP, and calls a check after every third step. The first check is meant to hang: the last rank goes to sleep, as if its disk did not answer.
 """
