@@ -520,8 +520,18 @@ def accumulate_gradients(model: GPT, batches, precision="float32") -> Tensor:
 # %%
 grown("accumulate_gradients", "10")
 
+# %% tags=["nbval-ignore-output"]
+model = GPT(config, seed_everything(1)).to(device)
+batch = BatchStream(open_shards(folder, "train"), B, T, seed=1, device=device).next_batch()
+word = {torch.bfloat16: "bf16", torch.float16: "fp16"}[half]
+for precision in ("float32", word):
+    loss = accumulate_gradients(model, [batch], precision)
+    print(f"{precision:8} loss {loss:.5f}")
+
 # %% [markdown]
 r"""
+The same model has nearly the same loss on the same batch.
+
 (`train_step` hands the word on from chapter 10b on, where `fp16` gets what it needs.) `evaluate` needs the same line, so that the held-out loss is
 measured in the precision of the training.
 """
