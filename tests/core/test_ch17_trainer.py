@@ -9,7 +9,7 @@ from simple_run import EVERY, LR, STEPS, lines
 
 from nanogpt.metrics import read_metrics, span, step_line
 from nanogpt.optim import cosine
-from nanogpt.trainer import due, fit, look, one_step, resume
+from nanogpt.trainer import due, fit, one_step, resume
 from nanogpt.training import train_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -86,7 +86,7 @@ def test_looking_changes_nothing(data, tmp_path):
         for _ in range(EVERY):
             losses[name].append(one_step(run)["loss"])
             if looks:
-                look(run)
+                simple_run.look_at(run)
         assert run.model.training, "dropout stays off after a look"
     assert losses["run"] == losses["seen"], "a look has changed the run"
 
