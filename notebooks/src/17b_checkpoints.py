@@ -622,7 +622,7 @@ def repair(path: Path, step: int) -> dict | None:
     Returns the line of `step` itself, if it was there and complete.
     """
     lines, good, own = path.read_bytes().splitlines(keepends=True) if path.exists() else [], [], None
-    with suppress(ValueError):
+    with suppress(ValueError, TypeError, KeyError):  # no JSON, or no step
         for text in lines:
             line = json.loads(text)
             if not text.endswith(b"\n"):

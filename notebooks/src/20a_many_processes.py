@@ -510,14 +510,15 @@ def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
 #| grows held_loss
 def held_loss(run: Training) -> float:
     """The mean loss on the held-out tokens, in nats per token. Several ranks take a part of the documents each."""
-    shards, eot = run.held
-    if run.ranks.size > 1:
-        parts = [my_documents(tokens, eot, run.ranks) for tokens in shards]
-        shards = [part for part in parts if len(part) > 1]
-    count = sum(len(tokens) - 1 for tokens in shards)
-    mean = evaluate(run.model, shards, eot, precision=run.config.train.dtype) if count else 0.0
+    (shards, eot), precision = run.held, run.config.train.dtype
     if run.ranks.size == 1:
-        return mean
+        return evaluate(run.model, shards, eot, precision=precision)
+    # this rank's documents, as far as something is predicted in them
+    parts = [my_documents(tokens, eot, run.ranks) for tokens in shards]
+    mine = [part for part in parts if len(part) > 1]
+    count = sum(len(tokens) - 1 for tokens in mine)
+    mean = evaluate(run.model, mine, eot, precision=precision) if count else 0.0
+    # the mean of all tokens
     reports = gathered(run.ranks, (count, mean))
     return sum(n * loss for n, loss in reports) / sum(n for n, _ in reports)
 

@@ -234,3 +234,11 @@ def test_a_run_with_dropout_that_is_killed_goes_on_bit_for_bit(data, tmp_path, l
     again = fit(simple_run.new_run(*data, tmp_path / "killed", dropout=0.1))
     assert simple_run.lines(path.parent) == simple_run.lines(whole.folder), "the killed run has other lines"
     assert all(map(torch.equal, again.model.parameters(), whole.model.parameters())), "the weights differ"
+
+
+@pytest.mark.parametrize("text", ["3", "[]", '{"loss": 1.0}', "no JSON"])
+def test_what_is_no_step_is_cut_off(tmp_path, text):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n' + text + "\n", encoding="utf-8")
+    assert checkpoint.repair(path, 5) is None
+    assert path.read_text() == '{"step": 1}\n'

@@ -336,3 +336,8 @@ def test_between_two_checkpoints_as_many_stay_as_are_to_be_kept(config, monkeypa
     monkeypatch.setattr(trainer, "one_step", noting)
     trainer.train_config(config(run_keep=1, run_checkpoint_every=4))
     assert all(len(names) == 1 for names in seen), seen
+
+
+def test_a_loss_on_nothing_is_no_best_loss(config):
+    with pytest.raises(ValueError, match="nothing to evaluate on"):
+        trainer.train_config(config(eval_every=4, eval_tokens=1))
