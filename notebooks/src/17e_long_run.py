@@ -875,7 +875,7 @@ r"""
 Each step's line goes into `metrics.jsonl`, at once and unbuffered, so that a kill loses no line that was written. The same line goes to the screen. It shows the tokens per second of this one step, because a moving mean would hide a slow-down. On a
 terminal every step is shown, each in the place of the one before. In a log file only each `run.log_every`-th step is shown. `open_writers` returns a function for each place that gets the line.
 
-The screen also shows the time that is left. A compiled model needs seconds or minutes for its first step and milliseconds for the next one, so the first step of a process is not counted.
+The screen also shows the time that is left. A compiled model needs seconds or minutes for its first step and milliseconds for the next one, so the first step of a process is not counted. A run that goes on compiles again. It first shows the line of its checkpoint's step, which costs nothing; its first step is the one after it.
 """
 
 
@@ -889,19 +889,22 @@ def open_log(run: Training):
 
 def open_writers(run: Training, metrics) -> list[Callable]:
     """What is called with each step's line: for the screen, for metrics.jsonl, and what labs have added."""
-    steps, first = run.config.train.max_steps, {}
+    steps = run.config.train.max_steps
+    first = run.step + 1  # of this process: it compiles, and says nothing about the other steps
+    began = time.monotonic()
 
     def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
+        nonlocal began
         left = steps - line["step"]
         stays = (
             not left or due(run.config.run.log_every, line["step"]) or "val_loss" in line or "skipped" in line
         )
         text = step_line(line, steps)
-        if first and left:  # the first step of a process compiles, and says nothing about the others
-            each = (time.monotonic() - first["time"]) / (line["step"] - first["step"])
+        if line["step"] <= first:
+            began = time.monotonic()
+        elif left:
+            each = (time.monotonic() - began) / (line["step"] - first)
             text += f" | {span(left * each)} left"
-        first.setdefault("step", line["step"])
-        first.setdefault("time", time.monotonic())
         if stays or sys.stdout.isatty():
             say(text, end="\n" if stays else "")
 

@@ -45,8 +45,8 @@ from nanogpt.trainer import (
     one_step,
     resume,
     say_rate,
+    train_config,
 )
-from nanogpt.trainer import train_config
 
 # %%
 STEPS, EVERY, KILLS = 60, 10, 3  # of a run; from checkpoint to checkpoint; how often it is killed
@@ -85,9 +85,8 @@ _ = ensure_corpus(RUNS / "stories", n=1000)
 def simple_loop(run: Training) -> None:
     """A step, the looks that are due, the line: until the last step."""
     run.folder.mkdir(parents=True, exist_ok=True)
-    with open(
-        run.folder / "metrics.jsonl", "ab", 0
-    ) as metrics:  # unbuffered: what is written survives the process
+    # unbuffered: what is written survives the process
+    with open(run.folder / "metrics.jsonl", "ab", 0) as metrics:
         while run.step < STEPS:
             line = one_step(run)
             line |= look(run, due_looks(run))
@@ -401,8 +400,7 @@ On a GPU whose data sheet chapter 09 has, the line should also show the MFU, the
 #| export trainer
 import torch
 
-from nanogpt.roofline import peak_of
-from nanogpt.roofline import mfu, step_flops
+from nanogpt.roofline import mfu, peak_of, step_flops
 
 
 # %%

@@ -185,10 +185,11 @@ def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
 
 
 @pytest.mark.slow
-def test_tensorboard_gets_the_same_numbers(config):
+def test_tensorboard_gets_the_same_numbers_once_each_where_a_run_goes_on_too(config, monkeypatch):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    stopped_after(config(run_tensorboard=True), 6, monkeypatch)
     run = trainer.train_config(config(run_tensorboard=True))
     board = EventAccumulator(str(run.folder / "tensorboard"))
     board.Reload()
@@ -252,8 +253,12 @@ def test_a_run_says_what_it_is_and_how_long_it_will_take(config, capsys):
     ], steps
 
 
-def test_the_time_left_leaves_the_first_step_out(config, monkeypatch, capsys):
-    """A compiled step takes a minute once, and milliseconds from then on."""
+@pytest.mark.parametrize("done", [0, 4])
+def test_the_time_left_leaves_the_first_step_of_the_process_out(config, monkeypatch, capsys, done):
+    """A compiled step takes a minute once, and milliseconds from then on; where a run goes on, it is compiled again."""
+    if done:
+        stopped_after(config(), done, monkeypatch)
+        capsys.readouterr()
     seconds = iter([60.0] + [1.0] * 11)
     clock = [0.0]
     one_step = trainer.one_step
@@ -265,8 +270,10 @@ def test_the_time_left_leaves_the_first_step_out(config, monkeypatch, capsys):
     monkeypatch.setattr(trainer, "one_step", slow_at_first)
     monkeypatch.setattr(trainer.time, "monotonic", lambda: clock[0])
     trainer.train_config(config(run_log_every=1))
-    steps = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
-    assert " left" not in steps[0] and steps[1].endswith("| 10.0 s left"), steps[:2]
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    *early, second = shown[: 3 if done else 2]  # a run that goes on first shows its checkpoint's line again
+    assert not any(" left" in line for line in early), early
+    assert second.endswith(f"| {10 - done}.0 s left"), second
 
 
 @pytest.mark.parametrize("steps, rises", [(12, False), (24, True)])
