@@ -537,19 +537,19 @@ def note_start(run: Training, command: str) -> None:
 
 def open_writers(run: Training, metrics) -> list[Callable]:
     """What is called with each step's line: for the screen, for metrics.jsonl, and what labs have added."""
-    steps, first = run.config.train.max_steps, {}
+    steps, began = run.config.train.max_steps, time.monotonic()
+    first = run.step + 1  # of this process: it compiles, and says nothing about the other steps
 
     def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
+        nonlocal began
         left = steps - line["step"]
-        stays = (
-            not left or due(run.config.run.log_every, line["step"]) or "val_loss" in line or "skipped" in line
-        )
+        stays = due(run.config.run.log_every, line["step"], not left) or {"val_loss", "skipped"} & line.keys()
         text = step_line(line, steps)
-        if first and left:  # the first step of a process compiles, and says nothing about the others
-            each = (time.monotonic() - first["time"]) / (line["step"] - first["step"])
+        if line["step"] <= first:
+            began = time.monotonic()
+        elif left:
+            each = (time.monotonic() - began) / (line["step"] - first)
             text += f" | {span(left * each)} left"
-        first.setdefault("step", line["step"])
-        first.setdefault("time", time.monotonic())
         if stays or sys.stdout.isatty():
             say(text, end="\n" if stays else "")
 

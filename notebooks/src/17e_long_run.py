@@ -889,16 +889,13 @@ def open_log(run: Training):
 
 def open_writers(run: Training, metrics) -> list[Callable]:
     """What is called with each step's line: for the screen, for metrics.jsonl, and what labs have added."""
-    steps = run.config.train.max_steps
+    steps, began = run.config.train.max_steps, time.monotonic()
     first = run.step + 1  # of this process: it compiles, and says nothing about the other steps
-    began = time.monotonic()
 
     def show(line: dict) -> None:  # on a terminal every step, each in the place of the one before
         nonlocal began
         left = steps - line["step"]
-        stays = (
-            not left or due(run.config.run.log_every, line["step"]) or "val_loss" in line or "skipped" in line
-        )
+        stays = due(run.config.run.log_every, line["step"], not left) or {"val_loss", "skipped"} & line.keys()
         text = step_line(line, steps)
         if line["step"] <= first:
             began = time.monotonic()
