@@ -32,8 +32,11 @@ LIMIT = 480  # seconds a step
 NOTEBOOKS = ("09", "09b", "10", "10b", "11", "12b", "13", "14", "14b")
 CURVES = ("float32", "tf32", "bf16", "fp16")
 CHOICES = [(32, 4), (64, 4), (64, 8), (128, 4), (128, 8)]  # block and warps of chapter 23d
-# The other rooms import Jupyter.
-GPU_TESTS = [f"tests/{place}" for place in ("text", "gpt", "speed", "parallel", "labs/test_ch17f_faults.py")]
+# Those alone that have something for a GPU: others import Jupyter.
+ROOMS = [path for room in ("core", "labs") for path in sorted((ROOT / "tests" / room).glob("test_*.py"))]
+GPU_TESTS = [
+    str(path.relative_to(ROOT)) for path in ROOMS if "pytest.mark.gpu" in path.read_text(encoding="utf-8")
+]
 STEPS = ("machine", "tests", "ladder", "peers", "curves", "kernels", *NOTEBOOKS)
 
 
