@@ -378,9 +378,9 @@ r"""
 The same command starts a run and goes on with it. So the second call may have another configuration than the first one: somebody has edited the file, or added a word to the command line. What should happen then?
 
 Some keys belong to the run's identity: the model's shape, the learning rate, the seed. A loss curve whose first half has one learning rate and whose second half has another is the curve of no run that anybody can
-repeat. Such a change is refused. Other keys do not touch the training: where the run is stored, how often it is validated. They may change, and the run prints that they did.
+repeat. Such a change is refused. Other keys say where the run is stored, how often it is validated, how a batch is divided, and when a step is left out. They may change, and the run prints that they did. Some of them still change a little: another `train.micro_batch` can change the last bits of a loss, and `train.skip_spikes` decides which updates are made.
 
-One key is in between. The number of steps may change, because a run that goes well is often extended. But a schedule that falls towards the last step then has another rate from here on. Chapter 17f's trainer prints both
+One key is in between. The number of steps may change, because a run that goes well is often extended. But a schedule that falls towards the last step then has another rate from here on. The trainer of chapter 17e prints both
 rates if the rate rises.
 
 `refuse_changes` follows two lists. A key may change if it begins with one of the words in `FREE` and is not in `FIXED`. The two configurations are compared key by key. A checkpoint may be older than a key, and then the key had its default.
@@ -422,7 +422,7 @@ answer("17d.1", 100 * len(free) / len(keys()))
 
 # %% [markdown]
 r"""
-Fewer than half: those that say where the run lives, how long it goes on, what is measured on the way, and how the batch is divided. The model, the data and the optimizer are fixed. We try one change that is allowed and two that are not.
+Fewer than half: those that say where the run lives, how long it goes on, what is measured on the way, and how the work is divided (`parallel.` is for part V). The model and the optimizer are fixed. Of the data, only the folder and its source may change. We try one change that is allowed and two that are not.
 """
 
 # %%

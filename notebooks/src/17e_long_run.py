@@ -219,7 +219,7 @@ def judge(run: Training, line: dict) -> str | None:
 
 # %% [markdown]
 r"""
-The lab's judge keeps two windows, one of losses and one of norms. They must be in a checkpoint, so they are kept in the run's dictionary `notes` as plain lists. The trainer calls the lab's `attach` when a run has been built (17d). We try it with two losses. The checkpoint of this sitting has not written the lab yet; `as_module` lets the trainer find it nevertheless.
+The lab's judge keeps two windows, one of losses and one of norms. They must be in a checkpoint, so they are kept in the run's dictionary `notes` as plain lists. The trainer calls the lab's `attach` when a run has been built (17d). We try it with two losses. The last cell of this notebook will write the lab's module. Until then `as_module` lets the trainer find the functions that we have defined here.
 """
 
 
@@ -520,8 +520,7 @@ From the fourth loss on the run is another one. The look has drawn one number, s
 
 So a look follows two rules. First, it puts the states of the random generators back. Second, it uses the plain model and not the compiled one, because `torch.compile` would compile the model again for every new length of text.
 
-`validate` and `write_sample` are two looks. `validate` also remembers the step with the lowest loss. `due_looks` finds the looks that are due
-after a step, and `look` makes them. A lab can add a look to the list `run.looks`.
+`validate` and `write_sample` are two looks. `validate` measures the loss with `held_loss`, which a lab may replace, and remembers the step with the lowest one. `write_sample` prints the sample and writes it to a file in `samples/`; it is no longer part of the step's line. `due_looks` finds the looks that are due after a step, and `look` now takes this list and makes them. A lab can add a look to the list `run.looks`.
 """
 
 
@@ -649,7 +648,7 @@ with asked_to_stop(run) as why:
 r"""
 The process is still alive after the signal. It only knows now that it should stop.
 
-A time limit is a lab's reason. The key `run.minutes` says how long a job may take on a cluster. The limit must leave room for another step, a checkpoint and an evaluation, so the lab adds up the longest of each kind that was measured so far, and half as much again.
+A time limit is a lab's reason. The key `run.minutes` says how long a job may take on a cluster. The limit must leave room for another step, a checkpoint and an evaluation, so the lab adds the longest of each that was measured so far, and multiplies the sum by 1.5.
 """
 
 
@@ -681,7 +680,7 @@ print("if a step and an evaluation take 0.5 s:", limited.reasons[0]())
 r"""
 ## The loop
 
-Now we put the parts together. The loop of 17d stays as it is in its order: make a step, save, look, write the line. What is new are the bad steps, the question whether to stop, and a place for labs.
+Now we put the parts together. The loop of 17d stays as it is in its order: make a step, save, look, write the line. Three things are new: bad steps, a question after each step whether to stop, and places for labs.
 
 `finish_step` does everything that is due after a step. There are four reasons for a checkpoint: the run has been asked to stop, this is the last step, a look is due, or it is time for one. (In the last case no checkpoint is written while losses are not finite.) `save_checkpoint` grows. Before a checkpoint it flushes the file of lines to the disk, so that after a power cut the lines of all earlier steps are
 there. What a checkpoint holds is the answer of `snapshot`, which a lab may replace (19c keeps adapters alone). `tidy` deletes old checkpoints, but keeps the best one.
@@ -817,7 +816,7 @@ except FloatingPointError as error:
 # %% [markdown]
 r"""
 Before the first step, `begin` writes down what is about to run. `keep_config` writes the complete configuration into the run's folder, so that the folder alone is enough to go on. `note_start` adds a line to `started.jsonl`: the step, the versions, git's commit and the command. Months later somebody will ask with which version of the code the run was made. At its end a run prints its results with `report`, and how its time was spent:
-on steps, checkpoints and evaluation.
+on steps, checkpoints and evaluation. `say_rate` compares the next learning rate with the last one. After the warm-up no schedule rises. If the rate rises nevertheless, the schedule has become longer, and the run prints both rates (17f tries it).
 """
 
 
@@ -1008,7 +1007,7 @@ A run that is asked to stop loses nothing. 17f kills it instead.
 r"""
 ## Appendix: the command `train`
 
-A run has about fifty keys, and nobody knows them by heart. Each is a field of a dataclass in chapter 17c, with a comment behind it that says what it means. So the source itself can be the list: `key_lines` reads the comments, and `--help` prints them.
+A run has more than sixty keys, and nobody knows them by heart. Each is a field of a dataclass in chapter 17c, with a comment behind it that says what it means. So the source itself can be the list: `key_lines` reads the comments, and `--help` prints them.
 """
 
 

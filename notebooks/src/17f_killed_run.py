@@ -137,9 +137,9 @@ The evaluation after step 20 failed, and the checkpoint of step 20 is there. No 
 
 But one line is lost. The checkpoint says that 20 steps were made, and the file has 19 lines. If the run went on with step 21, line 20 would be missing for ever, and so would the first validation loss. Should the loop write the line before the checkpoint? Then it would be there, but without the validation loss, which is not known yet.
 
-The remedy is to save the unfinished line as well. It is in `run.record`, which is one of the fields that a checkpoint keeps (17d). When the run goes on, `resume` removes the lines from the checkpoint's step on from the file, because the steps behind it are made again (17d). It puts the line of the checkpoint's own step into `run.record`: with its validation loss if the file had it, and otherwise unfinished, as here. So `fit` does not begin with a step: it first makes the evaluation, and writes the line.
+The remedy is to save the unfinished line as well. It is in `run.record`, which is one of the fields that a checkpoint keeps (17d). When the run goes on, `resume` deletes from the file the line of the checkpoint's step and all later lines, because the later steps are made again (17d). It puts the line of the checkpoint's own step into `run.record`: with its validation loss if the file had it, and otherwise unfinished, as here. So `fit` does not begin with a step: it first makes the evaluation, and writes the line.
 
-We go on with the run whose evaluation failed, and let it stop after step 22. A reason to stop is a function in `run.reasons`.
+We go on with the run whose evaluation failed, and let it stop after step 22. A reason to stop is a function in `run.reasons`. (`fit` calls `resume` itself, so its line is printed twice. We call it before only to see `run.record`.)
 """
 
 
@@ -563,11 +563,10 @@ r"""
 
 `course exercises release 17` writes the exercises of all sittings of chapter 17 as a notebook to `released/`; `course check 17` runs their visible checks. To explore here:
 
-1. Set `EVERY = 1` and `KILLS = 10`: most kills then fall into the writing of a checkpoint. Check: `verdict` still says "equal to the last bit".
-   What does it cost? The last line of the run says it.
+1. Set `EVERY = 1` and `KILLS = 10`. Check: `verdict` still says "equal to the last bit". What do so many checkpoints cost? See the line `60 steps, …` at the end of the run.
 2. In `finish_step`, make the looks before the checkpoint. Check: at which step does the run go on after `out_of_memory`?
 3. How long does a checkpoint of GPT-2 small take? Predict it from 12 bytes a parameter and your disk's rate, then train two steps
-   with `--depth 12` and small batches. Check: the share that the last line gives for checkpoints; and Young's interval for it.
+   with `--depth 12` and small batches. Check: the share of checkpoints in the line that begins with the number of steps; and Young's interval for it.
 4. Let `look` sample with dropout on and without giving the random state back. Check: which test fails, and what does `python -m nanogpt compare` say of the two runs?
 5. Store the weights of a checkpoint as bfloat16. Check with `compare`: at which step do the runs part, and by how much?
 
