@@ -18,16 +18,15 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.profiler import ProfilerActivity, profile
 
-from nanogpt.distributed import (
-    Ranks,
+from nanogpt.distributed import Ranks, code_hash, refuse_differences, replicate
+from nanogpt.labs.drills.ddp import fresh, masked, weights_apart
+from nanogpt.labs.parallel.buckets import (
+    Buckets,
+    EagerAverage,
+    average_flat,
     average_gradients,
-    code_hash,
-    refuse_differences,
-    replicate,
     ring_all_reduce,
 )
-from nanogpt.labs.drills.ddp import fresh, masked, weights_apart
-from nanogpt.labs.parallel.buckets import Buckets, EagerAverage, average_flat
 from nanogpt.training import accumulate_gradients
 
 CAP = 0.5e6  # bytes of a small bucket

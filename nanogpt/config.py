@@ -243,7 +243,12 @@ class Config:
         return self.train.batch_tokens // (self.train.micro_batch * self.model.block_size)
 
 
-LABS = {  # what a key that is not at its default needs besides: a lab, a module of a later chapter
+# What a key that is not at its default needs besides: a lab, a module of a later chapter. It may have `check(config)`,
+# called when a configuration is read, and `attach(run)`, called when a run is built (trainer). And where the core asks
+# `hook`, a lab's function takes the place of the core's: new_shape, build_model, build_optimizer, open_stream (build);
+# place_model, snapshot, load_weights, held_loss, whole_model, check_ranks (trainer); dry_run (labs.plan). For these names a
+# lab imports the core's modules, not the functions.
+LABS = {
     "train.skip_spikes": "nanogpt.labs.long_run.spikes",
     "run.minutes": "nanogpt.labs.long_run.minutes",
     "run.tensorboard": "nanogpt.labs.long_run.tensorboard",
@@ -293,9 +298,9 @@ def hooks(config: Config, name: str) -> list[Callable]:
     return [vars(lab)[name] for lab in labs if name in vars(lab)]
 
 
-def hook(config: Config, name: str, usual: Callable) -> Callable:
-    """A lab's function of this name, where the configuration asks for a lab that has one; else `usual`, the core's own."""
-    return next(iter(hooks(config, name)), usual)
+def hook(config: Config, usual: Callable) -> Callable:
+    """A lab's function of the same name, where the configuration asks for a lab that has one; else `usual`, the core's own."""
+    return next(iter(hooks(config, usual.__name__)), usual)
 
 
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:

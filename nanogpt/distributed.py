@@ -1,4 +1,4 @@
-"""Many processes as one: who this one is, its group, ring and averages, DDP, and a clear end when one is lost.
+"""Many processes as one: who this one is, its group, DDP, and a clear end when one is lost.
 
 Exported from notebooks/20_ddp.ipynb, grown by notebooks/20a_many_processes.ipynb.
 """
@@ -50,14 +50,6 @@ class Ranks:
         return total / self.size
 
 
-def average_gradients(model: nn.Module, ranks: Ranks) -> None:
-    """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks."""
-    for p in model.parameters():
-        if p.grad is not None:
-            dist.all_reduce(p.grad)
-            p.grad /= ranks.size
-
-
 def my_rows(B: int, ranks: Ranks) -> dict:
     """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
     if B % ranks.size:
@@ -74,24 +66,6 @@ def replicate(model: nn.Module, ranks: Ranks, **options) -> nn.Module:
         return model
     gpu = [ranks.device.index] if ranks.device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=gpu, **options)
-
-
-def ring_all_reduce(x: Tensor) -> Tensor:
-    """Sum a contiguous x over all ranks, in place; each sends 2(n - 1)/n of its bytes (Patarasuk and Yuan 2009)."""
-    n, rank = dist.get_world_size(), dist.get_rank()
-    right, left = (rank + 1) % n, (rank - 1) % n
-    parts = x.view(-1).tensor_split(n)
-    for step in range(2 * (n - 1)):
-        mine, theirs = parts[(rank - step) % n], parts[(rank - step - 1) % n]
-        came = torch.empty_like(theirs)
-        calls = [dist.P2POp(dist.isend, mine, right), dist.P2POp(dist.irecv, came, left)]
-        for work in dist.batch_isend_irecv(calls):
-            work.wait()
-        if step < n - 1:
-            theirs += came
-        else:
-            theirs.copy_(came)
-    return x
 
 
 def gathered(ranks: Ranks, thing) -> list:

@@ -183,9 +183,9 @@ def update(run: Training) -> tuple[dict, list]:
     Of several ranks each takes a part of the micro-batches, and all judge the same mean loss and norm.
     """
     config, parameters = run.config, list(run.model.parameters())
-    line = {"lr": learning_rate(config, run.updates)}
+    lr = learning_rate(config, run.updates)
     for group in run.optimizer.param_groups:
-        group["lr"] = line["lr"]
+        group["lr"] = lr
     if config.data.overfit:
         run.stream.position = 0  # the first batch, again
     batches = [run.stream.next_batch() for _ in range(config.micro_batches // run.stream.world_size)]
@@ -197,7 +197,7 @@ def update(run: Training) -> tuple[dict, list]:
         run.scaler.unscale(parameters)
     gradients = gradients_of(parameters)
     norm = global_norm(gradients)
-    line = {"loss": loss.item()} | line | {"norm": norm.item()}
+    line = {"loss": loss.item(), "lr": lr, "norm": norm.item()}
     # a reason against this update?
     reason = None
     if run.scaler is not None:
@@ -285,7 +285,7 @@ def save_checkpoint(run: Training, metrics) -> None:
     folder = run.folder / f"step_{run.step:06d}"
     if run.kept == folder:
         return
-    model, state, write = hook(run.config, "snapshot", snapshot)(run)
+    model, state, write = hook(run.config, snapshot)(run)
     if run.ranks.rank == 0:
         os.fsync(metrics.fileno())
         save(run.folder, run.step, model, state, run.tokenizer, write)
@@ -367,7 +367,7 @@ def resume(run: Training) -> Training:
         refuse_changes(run.config, state["config"])
     refuse_other_runs(run.ranks, run.config, run.stream, str(found))
     if found:
-        hook(run.config, "load_weights", load_weights)(run, found)
+        hook(run.config, load_weights)(run, found)
         run.load_state_dict(state)
         run.kept = found
         print(f"going on after step {run.step}, from {found}")
@@ -438,7 +438,7 @@ def held_loss(run: Training) -> float:
 
 def validate(run: Training) -> dict:
     """The validation loss, and the floor where the data have one. Notes which step was the best."""
-    loss = hook(run.config, "held_loss", held_loss)(run)
+    loss = hook(run.config, held_loss)(run)
     if loss < run.best.get("val_loss", math.inf):
         run.best = {"step": run.step, "val_loss": loss}
     floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
@@ -457,7 +457,7 @@ def whole_model(run: Training) -> GPT | None:
 
 def write_sample(run: Training) -> dict:
     """Print a sample and write it to a file. It adds nothing to the step's line. All ranks call it."""
-    prompt, model = run.config.eval.prompt, hook(run.config, "whole_model", whole_model)(run)
+    prompt, model = run.config.eval.prompt, hook(run.config, whole_model)(run)
     if model is not None:
         text = prompt + complete(model, run.tokenizer, prompt, 200)
         say(f"--- step {run.step}: {text}")
@@ -623,7 +623,7 @@ def fit(run: Training, command: str = "the same call") -> Training:
 
 def place_model(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, torch.nn.Module, Ranks]:
     """The run's model on its device, what a step calls, and the ranks that read different rows."""
-    model = hook(config, "build_model", build_model)(config, manifest).to(ranks.device)
+    model = hook(config, build_model)(config, manifest).to(ranks.device)
     stepper = replicate(model, ranks)
     return model, torch.compile(stepper) if config.train.compile else stepper, ranks
 
@@ -644,10 +644,10 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
         raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
     held = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
     # the model on its device, what a step calls, and who reads different rows
-    place = hook(config, "place_model", place_model)
+    place = hook(config, place_model)
     model, stepper, readers = place(config, manifest, ranks)
-    optimizer = hook(config, "build_optimizer", build_optimizer)(config, model)
-    stream = hook(config, "open_stream", open_stream)(config, readers)
+    optimizer = hook(config, build_optimizer)(config, model)
+    stream = hook(config, open_stream)(config, readers)
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     parts = model.train(), stepper, optimizer, stream, scaler
     run = Training(config, ranks.device, tokenizer, (held, manifest["eot"]), *parts, ranks=ranks)
@@ -664,7 +664,7 @@ def why_too_large(config: Config, device: torch.device, ranks: int) -> str:
     Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
     """
     m, B = config.model, config.train.micro_batch
-    P = num_params(hook(config, "new_shape", new_shape)(config, 1))
+    P = num_params(hook(config, new_shape)(config, 1))
     needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
@@ -766,7 +766,7 @@ def run(args: argparse.Namespace) -> None:
     config = read_options(args)
     if args.dry_run:
         lab = import_module("nanogpt.labs.plan.dryrun")
-        return hook(config, "dry_run", lab.dry_run)(config)
+        return hook(config, lab.dry_run)(config)
     depth = [] if args.depth is None else ["--depth", str(args.depth)]
     done = train_config(
         config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}"

@@ -467,7 +467,7 @@ A configuration has these sections, and two keys that belong to none of them. `f
 Some keys ask for things that most runs do not need: adapters, a layout of many processes, a second family of models, another logger. Their code is in *labs*, which are modules of later chapters. The table `LABS` says which lab a key or a section needs. The labs are named as texts, and `load_labs` imports one only if its
 key is not at its default. So a plain run needs none of them.
 
-A lab takes part through functions with fixed names. If it has a function `check`, we call it when a configuration is read. And where the trainer of chapter 17d makes a part of a run, for example the model, it calls `hook(config, "build_model", build_model)`. This returns the lab's function `build_model` if the configuration asks for a lab that has one. Otherwise it returns
+A lab takes part through functions with fixed names. If it has a function `check`, we call it when a configuration is read. And where the trainer of chapter 17d makes a part of a run, for example the model, it calls `hook(config, build_model)`. This returns the lab's function `build_model` if the configuration asks for a lab that has one. Otherwise it returns
 its last argument, the trainer's own function. So a lab can replace a part of the trainer, and the trainer does not have to know it.
 """
 
@@ -504,7 +504,12 @@ class Config:
 
 # %%
 #| export
-LABS = {  # what a key that is not at its default needs besides: a lab, a module of a later chapter
+# What a key that is not at its default needs besides: a lab, a module of a later chapter. It may have `check(config)`,
+# called when a configuration is read, and `attach(run)`, called when a run is built (trainer). And where the core asks
+# `hook`, a lab's function takes the place of the core's: new_shape, build_model, build_optimizer, open_stream (build);
+# place_model, snapshot, load_weights, held_loss, whole_model, check_ranks (trainer); dry_run (labs.plan). For these names a
+# lab imports the core's modules, not the functions.
+LABS = {
     "train.skip_spikes": "nanogpt.labs.long_run.spikes",
     "run.minutes": "nanogpt.labs.long_run.minutes",
     "run.tensorboard": "nanogpt.labs.long_run.tensorboard",
@@ -556,9 +561,9 @@ def hooks(config: Config, name: str) -> list[Callable]:
     return [vars(lab)[name] for lab in labs if name in vars(lab)]
 
 
-def hook(config: Config, name: str, usual: Callable) -> Callable:
-    """A lab's function of this name, where the configuration asks for a lab that has one; else `usual`, the core's own."""
-    return next(iter(hooks(config, name)), usual)
+def hook(config: Config, usual: Callable) -> Callable:
+    """A lab's function of the same name, where the configuration asks for a lab that has one; else `usual`, the core's own."""
+    return next(iter(hooks(config, usual.__name__)), usual)
 
 
 # %%
@@ -575,7 +580,7 @@ def check_together(model: Model, train: Train) -> None:
 # %%
 print(refusal(Config, train={"batch_tokens": 1000}))
 plain, limited = Config(), Config(run=Run(minutes=30))
-print("labs:", asked_labs(plain), asked_labs(limited), hook(plain, "build_model", print) is print)
+print("labs:", asked_labs(plain), asked_labs(limited), hook(plain, print) is print)
 
 # %% [markdown]
 r"""

@@ -213,7 +213,7 @@ Weight decay acts on matrices and not on biases and gains, as in chapter 15.
 ## The run in memory
 
 Chapter 17's dataclass `Training` held the four things that a step changes, and a few settings. Now the settings are in one field, `config`. In a long run more things change than four: the number of updates, the steps that were left out and why, the best
-validation loss so far, and the seconds spent. Again we keep all of them in one dataclass, so `Training` grows. Fields without a default are made once, when the run is put together. Fields with a default begin empty and change on the way; after the definition we print their names.
+validation loss so far, and the seconds spent. Again we keep all of them in one dataclass, so `Training` grows. Fields without a default are made once, when the run is put together. Fields with a default begin at zero or empty. We print their names in two groups.
 """
 
 
@@ -286,12 +286,14 @@ class Training:
 
 
 # %%
-changing = [f.name for f in fields(Training) if (f.default, f.default_factory) != (MISSING, MISSING)]
-print("begins empty, and changes on the way:", *changing)
+names = [f.name for f in fields(Training) if (f.default, f.default_factory) != (MISSING, MISSING)]
+end = names.index("notes") + 1
+print("in a checkpoint:", *names[:end])
+print("only while the process runs:", *names[end:])
 
 # %% [markdown]
 r"""
-Most of these fields get their first values in chapters 17e and 17f. For now it is enough to see that they have to be in a checkpoint, up to `notes`. Those behind it are only used while the process runs. The last four are lists of functions, to which labs will add theirs.
+The first group must be in a checkpoint. The second is only used while the process runs; its last four fields are lists of functions, to which labs add theirs. Some of the fields are first used in chapter 17e.
 
 `build_run` makes all the parts and puts them together. Two mistakes are refused here in one sentence: a precision that the device does not have, and samples without a tokenizer. Where a lab builds a part in another way, `hook` of chapter 17c finds the lab's function. For our file it returns the
 function that we have just written. A lab with a function `attach` gets the finished run and can add something to it.
@@ -317,10 +319,10 @@ def build_run(config: Config) -> Training:
         raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
     held = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
     # the model on its device, and what a step calls
-    model = hook(config, "build_model", build_model)(config, manifest).to(device).train()
+    model = hook(config, build_model)(config, manifest).to(device).train()
     stepper = torch.compile(model) if config.train.compile else model
-    optimizer = hook(config, "build_optimizer", build_optimizer)(config, model)
-    stream = hook(config, "open_stream", open_stream)(config, device)
+    optimizer = hook(config, build_optimizer)(config, model)
+    stream = hook(config, open_stream)(config, device)
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     parts = model, stepper, optimizer, stream, scaler
     run = Training(config, device, tokenizer, (held, manifest["eot"]), *parts)
@@ -470,7 +472,7 @@ def resume(run: Training) -> Training:
     if found:
         state = load_state(found)
         refuse_changes(run.config, state["config"])
-        hook(run.config, "load_weights", load_weights)(run, found)
+        hook(run.config, load_weights)(run, found)
         run.load_state_dict(state)
         run.kept = found
         print(f"going on after step {run.step}, from {found}")
@@ -821,7 +823,7 @@ except ValueError as error:
 r"""
 ## Appendix: several runs in one figure
 
-A curve alone says little, so `python -m nanogpt plot RUN RUN` draws what several runs have in common. Each step is drawn faintly, and the means of short stretches are
+A curve alone says little. So `python -m nanogpt plot RUN RUN` draws the loss, the norm, the learning rate and the throughput of several runs, each in one panel. Each step is drawn faintly, and the means of short stretches are
 bold. A mean alone would hide a single step that took ten times as long.
 """
 
@@ -929,15 +931,10 @@ r"""
 ## Appendix: the command line
 
 Each command is a module with two functions: `parser()` says which options it has, and `run(args)` does the work. `python -m nanogpt NAME` finds the module in a table. A module is imported only when its command is
-given, so that help needs no PyTorch. The table names all commands of the course, and the help lists those that are already written: after this sitting, `train` is still missing.
+given, so that help needs no PyTorch. The table names all commands of the course, and the help lists those that are already written. `train` comes in 17e.
 
-All commands end alike, so that a script can rely on the exit code: 0 when all went well, 2 after one line that says what is wrong.
-
-*Predict.* Which exit code does a shell expect of a program that Ctrl-C has ended? (The signal is SIGINT, number 2.)
+All commands end in the same way, so that a script can rely on the exit code: 0 when all went well, 2 after one line that says what is wrong. A command may use 1 for an end that is no error: `plan` if the run does not fit (chapter 22), `train` if the run stopped early (17e).
 """
-
-# %%
-predict("17d.2", "exit code after Ctrl-C", guess=None)
 
 # %%
 #| export cli
@@ -1109,12 +1106,12 @@ r"""
 with contextlib.redirect_stderr(sys.stdout):
     codes = [main(["pilot"]), main(["sample", "--tokens"]), main(["sample", "--checkpoint", "no/such/run"])]
     codes += [outcome("sample", partial(signal.raise_signal, signal.SIGINT))]
-answer("17d.2", codes[-1])
+print("exit codes:", *codes)
 assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"
 
 # %% [markdown]
 r"""
-The code is 128 plus the number of the signal. A shell gives the same code to a program that a signal has ended, and a loop in a script stops at it.
+The last code is 128 plus the number of the signal, which is 2 for Ctrl-C. A shell gives the same code to a program that a signal has ended, and a loop in a script stops at it.
 
 ## Checkpoint
 """

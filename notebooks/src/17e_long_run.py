@@ -246,7 +246,7 @@ as_module("labs.long_run.spikes")
 run = build_run(tiny("first", "train.skip_spikes=6"))
 for loss in (7.0, math.nan):
     line = {"loss": loss, "norm": 2.0}
-    print(f"loss {loss}: refused because {judge(run, line)}; the line is {line}")
+    print(f"loss {loss}: {judge(run, line) or 'no reason to refuse it'}; the line is {line}")
 
 # %% [markdown]
 r"""
@@ -262,9 +262,9 @@ Now we can write the step. `update` sets the rate and takes the micro-batches of
 def update(run: Training) -> tuple[dict, list]:
     """Take a batch, and update the weights unless there is a reason not to: entries for the step's line, the micro-batches."""
     config, parameters = run.config, list(run.model.parameters())
-    line = {"lr": learning_rate(config, run.updates)}
+    lr = learning_rate(config, run.updates)
     for group in run.optimizer.param_groups:
-        group["lr"] = line["lr"]
+        group["lr"] = lr
     if config.data.overfit:
         run.stream.position = 0  # the first batch, again
     batches = [run.stream.next_batch() for _ in range(config.micro_batches)]
@@ -275,7 +275,7 @@ def update(run: Training) -> tuple[dict, list]:
         run.scaler.unscale(parameters)
     gradients = gradients_of(parameters)
     norm = global_norm(gradients)
-    line = {"loss": loss.item()} | line | {"norm": norm.item()}
+    line = {"loss": loss.item(), "lr": lr, "norm": norm.item()}
     # a reason against this update?
     reason = None
     if run.scaler is not None:
@@ -407,7 +407,7 @@ def say(text: str, end: str = "\n") -> None:
 
 
 # %% tags=["nbval-ignore-output"]
-say(step_line(one_step(run), STEPS))
+say(step_line(one_step(build_run(tiny("first"))), STEPS))
 
 # %%
 grown("step_line", "17e")
@@ -520,7 +520,7 @@ From the fourth loss on the run is another one. The look has drawn one number, s
 
 So a look follows two rules. First, it puts the states of the random generators back. Second, it uses the plain model and not the compiled one, because `torch.compile` would compile the model again for every new length of text.
 
-`validate` and `write_sample` are two looks. `validate` measures the loss with `held_loss`, which a lab may replace, and remembers the step with the lowest one. `write_sample` prints the sample and writes it to a file in `samples/`; it is no longer part of the step's line. `due_looks` finds the looks that are due after a step, and `look` now takes this list and makes them. A lab can add a look to the list `run.looks`.
+`validate` and `write_sample` are two looks. `validate` measures the loss with `held_loss`, and remembers the step with the lowest one. A lab may replace `held_loss`, and also `whole_model`, if the model is not in one piece (part V). `write_sample` prints the sample and writes it to a file in `samples/`; it is no longer part of the step's line. `due_looks` finds the looks that are due after a step, and `look` now takes this list and makes them. A lab can add a look to the list `run.looks`.
 """
 
 
@@ -533,17 +533,22 @@ def held_loss(run: Training) -> float:
 
 def validate(run: Training) -> dict:
     """The validation loss, and the floor where the data have one. Notes which step was the best."""
-    loss = hook(run.config, "held_loss", held_loss)(run)
+    loss = hook(run.config, held_loss)(run)
     if loss < run.best.get("val_loss", math.inf):
         run.best = {"step": run.step, "val_loss": loss}
     floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
     return {"val_loss": loss} | floor  # for `plot`
 
 
+def whole_model(run: Training) -> GPT:
+    """The model for a look that is no validation."""
+    return run.model
+
+
 def write_sample(run: Training) -> dict:
     """Print a sample and write it to a file. It adds nothing to the step's line."""
-    prompt = run.config.eval.prompt
-    text = prompt + complete(run.model, run.tokenizer, prompt, 200)
+    prompt, model = run.config.eval.prompt, hook(run.config, whole_model)(run)
+    text = prompt + complete(model, run.tokenizer, prompt, 200)
     say(f"--- step {run.step}: {text}")
     with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
         file.write(text.encode())
@@ -700,7 +705,7 @@ def save_checkpoint(run: Training, metrics) -> None:
     folder = run.folder / f"step_{run.step:06d}"
     if run.kept == folder:
         return
-    model, state, write = hook(run.config, "snapshot", snapshot)(run)
+    model, state, write = hook(run.config, snapshot)(run)
     os.fsync(metrics.fileno())
     save(run.folder, run.step, model, state, run.tokenizer, write)
     run.kept = folder
@@ -1098,7 +1103,7 @@ def run(args: argparse.Namespace) -> None:
     config = read_options(args)
     if args.dry_run:
         lab = import_module("nanogpt.labs.plan.dryrun")
-        return hook(config, "dry_run", lab.dry_run)(config)
+        return hook(config, lab.dry_run)(config)
     depth = [] if args.depth is None else ["--depth", str(args.depth)]
     done = train_config(
         config, f"python -m nanogpt train {shlex.join([args.config, *args.overrides, *depth])}"

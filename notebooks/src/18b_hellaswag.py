@@ -532,18 +532,19 @@ each reading into a file beside the shards, and prints how many there were. All 
 The trainer of chapter 17e looks at its model after every so many steps: each look is a number of steps and a function that gets the run. A lab adds its own look in `attach`. The key
 `eval.hellaswag_every=1000` asks for this lab, and then the questions are asked after every thousandth step. They need a tokenizer, so a run without one is refused before its first step.
 
-`hook` of chapter 17c is there for part V, where a model may be laid out over several processes. Then no process has all of it, and the lab of that layout has a function `whole_model` that gathers it.
+The model is `whole_model`'s (17e). In part V several processes share a run, and then only one of them gets the model and answers the questions.
 """
 
 # %%
 #| export
+from nanogpt import trainer
 from nanogpt.config import hook
 
 
 def score_hellaswag(run) -> dict:
     """The accuracies on HellaSwag, for the step's line."""
-    model = hook(run.config, "whole_model", lambda run: run.model)(run)
-    if model is None:  # another process has gathered it
+    model = hook(run.config, trainer.whole_model)(run)
+    if model is None:  # another process has it
         return {}
     scores = accuracy(model, load_items(), run.tokenizer, precision=run.config.train.dtype)
     return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}

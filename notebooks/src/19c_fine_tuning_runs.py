@@ -220,7 +220,7 @@ def check(config: Config) -> None:
 def build_model(config: Config, manifest: dict) -> GPT:
     """The model of init_from, frozen, with adapters of config.lora, which alone are trained."""
     lora, plain = config.lora, replace(config, lora=Lora())
-    model = hook(plain, "build_model", build.build_model)(plain, manifest)
+    model = hook(plain, build.build_model)(plain, manifest)
     generator = torch.Generator().manual_seed(config.run.seed)
     return add_lora(model, lora.rank, lora.alpha, lora.targets, generator)
 
@@ -411,7 +411,7 @@ def validate_others(run) -> dict:
         if folder == data.dir:
             continue
         held = build.hold_out(folder, run.config.eval.tokens), run.held[1]
-        loss = hook(plain, "held_loss", trainer.held_loss)(replace(run, config=plain, held=held))
+        loss = hook(plain, trainer.held_loss)(replace(run, config=plain, held=held))
         trainer.say(f"val loss {loss:.4f} of {folder}")
         losses[f"val_loss of {folder}"] = loss
     return losses
@@ -613,16 +613,16 @@ answer("19c.2", round(results["answers alone"]["old"], 2))
 r"""
 More answers are right than after the runs before, but the model has forgotten how to tell stories. The documents consist mostly of story text, and in this run none of that text counted in the loss. So the mixture is needed here more than anywhere.
 
-Which weights? The loss is a mean over all targets that count. We count those of a batch in which one row is a row of stories.
+Which weights? The loss is a mean over all targets that count. We count those of the batch above: rows of questions, and one row of stories.
 """
 
 # %%
-of_questions = (y[: B - 1] != -100).sum().item()
-print(f"{B - 1} rows of questions: {of_questions} targets; one row of stories: {T} targets")
+*of_questions, of_stories = sorted((y != -100).sum(1).tolist())
+print(f"{len(of_questions)} rows of questions: {sum(of_questions)} targets; one row of stories: {of_stories}")
 
 # %% [markdown]
 r"""
-A single row of stories has more targets than all the answers of its batch together. So one in each batch is enough, and the weights are 7 and 1.
+A single row of stories has more targets than all the answers of its batch together. So one in each batch is enough. Our batches have 8 rows, so the weights are 7 and 1.
 
 Now the three keys together. Beside the trainer's run we make the same stream by hand, and run the loop.
 """

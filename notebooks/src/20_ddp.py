@@ -19,8 +19,8 @@ was measured here was measured on gloo; what the chapter says about NCCL and GPU
 
 # %%
 #| default_exp distributed
-#| doc distributed: Many processes as one: who this one is, its group, ring and averages, DDP, and a clear end when one is lost.
-#| doc labs.parallel.buckets: Gradients averaged while backward still computes: all in one message, one by one, or in buckets.
+#| doc distributed: Many processes as one: who this one is, its group, DDP, and a clear end when one is lost.
+#| doc labs.parallel.buckets: Gradients averaged by hand: one by one, all in one message, in buckets while backward still computes; and a ring.
 #| doc labs.drills.ddp: A model, its rows and checks for several processes; and the command `drill`, under torchrun.
 from course.figures import ddp as figures
 from course.local_ranks import local_ranks
@@ -151,7 +151,7 @@ r"""
 
 
 # %%
-#| export
+#| export labs.parallel.buckets
 #| blank average_gradients: sum each gradient over the ranks, then divide by their number
 def average_gradients(model: nn.Module, ranks: Ranks) -> None:
     """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks."""
@@ -200,7 +200,8 @@ import torch
 import torch.distributed as dist
 
 from nanogpt.data import DocumentStream
-from nanogpt.distributed import Ranks, average_gradients, my_rows, torchrun_ranks
+from nanogpt.distributed import Ranks, my_rows, torchrun_ranks
+from nanogpt.labs.parallel.buckets import average_gradients
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import described, open_shards
 
@@ -793,7 +794,7 @@ show(figures.ring(LOCAL), alt="A ring of ranks: sums of 2, 3, 4 numbers grow, th
 
 
 # %%
-#| export
+#| export labs.parallel.buckets
 #| blank ring_all_reduce: 2(n - 1) times: send one part to the right and receive one from the left, in one batch
 def ring_all_reduce(x: Tensor) -> Tensor:
     """Sum a contiguous x over all ranks, in place; each sends 2(n - 1)/n of its bytes (Patarasuk and Yuan 2009)."""

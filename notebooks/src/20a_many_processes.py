@@ -173,7 +173,7 @@ def why_too_large(config: Config, device: torch.device, ranks: int) -> str:
     Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
     """
     m, B = config.model, config.train.micro_batch
-    P = num_params(hook(config, "new_shape", new_shape)(config, 1))
+    P = num_params(hook(config, new_shape)(config, 1))
     needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
@@ -264,7 +264,7 @@ r"""
 Four micro-batches cannot be dealt to three ranks so that each gets as many as the others. That is refused before the first step. And there is a worse mistake. Two machines may have copies of the code or of the data that differ a little. Then all ranks train, the gradients of different programs are averaged, and nothing fails.
 `refuse_other_runs` compares hashes: of the configuration, the shards and the code, and the name of the checkpoint that each rank has found.
 
-An error should say what to change. `find_remedy` looks for a smaller micro-batch with which the batch can be dealt.
+An error should say what to change. `find_remedy` looks for a smaller micro-batch with which the batch can be dealt. If there is none, as for the three ranks below, it asks for another `train.batch_tokens`.
 """
 
 
@@ -373,9 +373,9 @@ def update(run: Training) -> tuple[dict, list]:
     Of several ranks each takes a part of the micro-batches, and all judge the same mean loss and norm.
     """
     config, parameters = run.config, list(run.model.parameters())
-    line = {"lr": learning_rate(config, run.updates)}
+    lr = learning_rate(config, run.updates)
     for group in run.optimizer.param_groups:
-        group["lr"] = line["lr"]
+        group["lr"] = lr
     if config.data.overfit:
         run.stream.position = 0  # the first batch, again
     batches = [run.stream.next_batch() for _ in range(config.micro_batches // run.stream.world_size)]
@@ -387,7 +387,7 @@ def update(run: Training) -> tuple[dict, list]:
         run.scaler.unscale(parameters)
     gradients = gradients_of(parameters)
     norm = global_norm(gradients)
-    line = {"loss": loss.item()} | line | {"norm": norm.item()}
+    line = {"loss": loss.item(), "lr": lr, "norm": norm.item()}
     # a reason against this update?
     reason = None
     if run.scaler is not None:
@@ -419,7 +419,7 @@ The parts are put together as before, with three differences. Rank 0 makes the d
 #| grows build_run
 def place_model(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, torch.nn.Module, Ranks]:
     """The run's model on its device, what a step calls, and the ranks that read different rows."""
-    model = hook(config, "build_model", build_model)(config, manifest).to(ranks.device)
+    model = hook(config, build_model)(config, manifest).to(ranks.device)
     stepper = replicate(model, ranks)
     return model, torch.compile(stepper) if config.train.compile else stepper, ranks
 
@@ -440,10 +440,10 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
         raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
     held = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
     # the model on its device, what a step calls, and who reads different rows
-    place = hook(config, "place_model", place_model)
+    place = hook(config, place_model)
     model, stepper, readers = place(config, manifest, ranks)
-    optimizer = hook(config, "build_optimizer", build_optimizer)(config, model)
-    stream = hook(config, "open_stream", open_stream)(config, readers)
+    optimizer = hook(config, build_optimizer)(config, model)
+    stream = hook(config, open_stream)(config, readers)
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     parts = model.train(), stepper, optimizer, stream, scaler
     run = Training(config, ranks.device, tokenizer, (held, manifest["eot"]), *parts, ranks=ranks)
@@ -474,7 +474,7 @@ def resume(run: Training) -> Training:
         refuse_changes(run.config, state["config"])
     refuse_other_runs(run.ranks, run.config, run.stream, str(found))
     if found:
-        hook(run.config, "load_weights", load_weights)(run, found)
+        hook(run.config, load_weights)(run, found)
         run.load_state_dict(state)
         run.kept = found
         print(f"going on after step {run.step}, from {found}")
@@ -537,13 +537,13 @@ print(*counts, f"tokens on three ranks: {together:.3f} nats a token together, an
 
 # %% [markdown]
 r"""
-In the trainer, `validate` calls `held_loss`, and all ranks take part in it. A sample is written by rank 0 alone. It calls the plain model and not the replica: a collective that only rank 0 calls would wait for the others for ever. So all ranks call `whole_model` first, and rank 0 gets a model that it can use alone. With copies this is the run's own model. (A lab that cuts the model gathers it here.)
+In the trainer, `validate` calls `held_loss`, and all ranks take part in it. A sample is written by rank 0 alone. It calls the plain model and not the replica: a collective that only rank 0 calls would wait for the others until its patience ends. So all ranks call `whole_model` first, and rank 0 alone gets a model. With copies this is the run's own model. (A lab that cuts the model gathers it here.)
 """
 
 
 # %%
 #| export
-#| grows write_sample
+#| grows whole_model, write_sample
 def whole_model(run: Training) -> GPT | None:
     """On rank 0 the model as one process has it, None elsewhere. All ranks call it."""
     return run.model if run.ranks.rank == 0 else None
@@ -551,7 +551,7 @@ def whole_model(run: Training) -> GPT | None:
 
 def write_sample(run: Training) -> dict:
     """Print a sample and write it to a file. It adds nothing to the step's line. All ranks call it."""
-    prompt, model = run.config.eval.prompt, hook(run.config, "whole_model", whole_model)(run)
+    prompt, model = run.config.eval.prompt, hook(run.config, whole_model)(run)
     if model is not None:
         text = prompt + complete(model, run.tokenizer, prompt, 200)
         say(f"--- step {run.step}: {text}")
@@ -580,7 +580,7 @@ def save_checkpoint(run: Training, metrics) -> None:
     folder = run.folder / f"step_{run.step:06d}"
     if run.kept == folder:
         return
-    model, state, write = hook(run.config, "snapshot", snapshot)(run)
+    model, state, write = hook(run.config, snapshot)(run)
     if run.ranks.rank == 0:
         os.fsync(metrics.fileno())
         save(run.folder, run.step, model, state, run.tokenizer, write)
@@ -682,7 +682,7 @@ grown("asked_to_stop", "20a")
 
 # %% [markdown]
 r"""
-The loop in `fit` stays as it is. The last function that grows is the one that calls it: `train_config` joins the run's ranks, in the place of the lock that it took before.
+The loop in `fit` stays as it is. Its caller `train_config` grows: it joins the run's ranks, which takes the lock as well. (One more function grows in the appendix: `exit_code`.)
 """
 
 
@@ -743,7 +743,7 @@ The two processes have half of the rows each, and yet they are less than twice a
 
 ## Another number of ranks
 
-Nothing in a checkpoint says how many ranks there were. The stream's state is the number of rows that all ranks together have read, the optimizer's state is the same on all, and dropout is seeded in each step. So a run can go on with another number of ranks. We train half of the run on two processes, and the rest on one.
+Nothing in a checkpoint says how many ranks there were. The stream's state is the number of rows that all ranks together have read, the optimizer's state is the same on all, and several ranks seed dropout anew in each step. (One process goes on with the generator of the checkpoint. So with dropout the losses differ after a change from two processes to one; this run has none.) So a run can go on with another number of ranks. We train half of the run on two processes, and the rest on one.
 
 *Predict.* How far is its loss from that of the run on one process, at most?
 """
@@ -769,7 +769,7 @@ answer("20a.2", apart)
 
 # %% [markdown]
 r"""
-(The rate is constant in all these runs, because a cosine over 20 steps is another schedule than one over 40; chapter 17f has met this problem.)
+(The rate is constant in all these runs. `tiny`'s own schedule falls at the end, so 20 steps of it are not the first half of 40; chapter 17f has met this problem.)
 
 That is all that many processes need in the trainer. When something goes wrong between them, a rank that dies or a group that waits for ever, chapter 20b finds out what it was. And a model that does not fit into one GPU needs more than copies: chapter 21.
 """

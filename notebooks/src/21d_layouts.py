@@ -683,7 +683,7 @@ There is one file of parts for each rank. `.metadata` says which part of which t
 
 Such a checkpoint can be continued on any number of ranks without cuts, also on one. On the same number the run goes on bit for bit (a test kills a rank in the middle of a checkpoint, and goes on). On another number sums have another order again.
 
-The price is that such a folder is no model yet. `sample` and `eval` find their checkpoint by `pick_checkpoint`, which chapter 21 has taught to refuse it:
+The price is that such a folder is no model yet. The last line of the run proposes `sample` nevertheless, because `report` does not know how the checkpoint was written. `sample` and `eval` find their checkpoint by `pick_checkpoint`, which chapter 21 has taught to refuse it:
 """
 
 # %%
@@ -800,7 +800,7 @@ none needs more than an eighth of it in the layers that are cut. This is what `t
 It is not for the network. By the link alone, parts across all 64 GPUs are the faster layout for GPT-3. A ring between machines has all eight network cards of a machine together, so it is nearly as fast as the link inside, and `tp` sends activations four times in each layer. Over all 64 GPUs each
 sum carries eight times as many rows, and the link is busy longer than the GPUs compute.
 
-So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `dp` takes the rest. What is left out here, complete activations, pipelines and what can be hidden, chapter 22 plans.
+So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `copies` makes several groups where one is enough to hold the model. Three things are left out here: the activations of more than one row, pipelines (chapter 21e), and communication that is hidden behind computing. Chapter 22 plans with them.
 """
 
 # %% [markdown]
@@ -1051,6 +1051,11 @@ def whole_model(run) -> GPT | None:
     return model and model.to(run.device)
 
 
+# %% [markdown]
+r"""
+## Checkpoint
+"""
+
 # %% tags=["nbval-ignore-output"]
 predictions("21d")
 
@@ -1061,7 +1066,7 @@ checkpoint("21d")
 r"""
 ## Exercises
 
-1. Start the grid with `NANOGPT_PATIENCE=10` and let `whole_model` return `run.model` on rank 0 and None elsewhere, without gathering. Which collective does rank 0 wait in? Check with chapter 20b's `flight`.
+1. Start the grid with `NANOGPT_PATIENCE=10` and `eval.sample_every=12`, and let `whole_model` return `run.model` on rank 0 and None elsewhere, without gathering. Which collective does rank 0 wait in? Check with chapter 20b's `flight`.
 2. Log the norm of this rank's part: let `global_norm` leave its `all_reduce` out. By which factor is the curve of norms too small on two ranks and on four, and from which step do losses differ? Check with `compare`.
 3. Train `tiny` with `train.dtype=bf16 parallel.shard=true`, and let `lay_out` call `shard` without the precision. How many bytes of 16-bit copies are alive after forward? Check with chapter 21's `copies_kept`.
 4. Save a model on *cuts* with `save_parts`, and read it with one process. Which weights are wrong, and does anything complain? Check: `by_part` puts them right.

@@ -190,8 +190,8 @@ print(LlamaKeys(n_kv_head=4))
 
 # %% [markdown]
 r"""
-`new_shape` makes a shape from both sections. The vocabulary comes from the data, as for a GPT. For `n_hidden` we take 8/3
-of the width, which gives the MLP as many parameters as GPT-2's (chapter 24). It is rounded up to a multiple of 16, so that
+`new_shape` makes a shape from both sections. The vocabulary comes from the data, as for a GPT. Two keys
+may be null. `n_kv_head` is then the number of heads, so nothing is shared. `n_hidden` is then 8/3 of the width, which gives the MLP as many parameters as GPT-2's (chapter 24). It is rounded up to a multiple of 16, so that
 its rows are aligned (chapter 13 gives the rule: a GPU loads 16 bytes at a time).
 """
 
@@ -360,7 +360,7 @@ r"""
 The lines are those of any run: loss, norm, rate, a validation, and at the end how to sample. Is it as good as a GPT? One
 run cannot tell. Chapter 24's record compares both over three seeds.
 
-Two processes can share such a run, as in chapter 20: `torchrun --nproc-per-node 2 -m nanogpt train …` with the same words. DDP wraps the
+Two processes can share such a run, as in chapter 20a: `torchrun --standalone --nproc-per-node 2 -m nanogpt train …` with the same words. DDP wraps the
 model and averages gradients, whatever the layers are. A test of this sitting does it and compares with one process.
 
 ## Stopped and resumed
@@ -534,7 +534,7 @@ from nanogpt.shards import load_manifest
 def build_for(*changes: str):
     """The first model of a run, as the trainer builds it."""
     config = load_config("tiny", changes)
-    return hook(config, "build_model", build.build_model)(config, load_manifest(DATA))
+    return hook(config, build.build_model)(config, load_manifest(DATA))
 
 
 elsewhere = f"init_from={(RUNS / 'elsewhere').as_posix()}"
@@ -683,6 +683,11 @@ from nanogpt.sampling import complete, load
 model, tokenizer = load((RUNS / "adapted").as_posix())
 begin, generator = "One sunny day,", torch.Generator().manual_seed(0)
 print(begin + complete(model, tokenizer, begin, 60, generator=generator))
+
+# %% [markdown]
+r"""
+## Checkpoint
+"""
 
 # %% tags=["nbval-ignore-output"]
 predictions("24b")

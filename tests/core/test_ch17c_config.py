@@ -264,9 +264,9 @@ def test_a_lab_is_asked_once_and_only_by_a_key_that_is_not_at_its_default(lab):
     plain, limited = Config(), Config(run=Run(minutes=3))
     assert module.load_labs(plain) == [] and module.load_labs(limited) == [lab]
     assert module.load_labs(replace(limited, lora=module.Lora(rank=2))) == [lab]
-    assert module.hook(limited, "build", len) is len, "the core's own, where the lab has none"
-    lab.build = sum
-    assert module.hook(limited, "build", len) is sum and module.hook(plain, "build", len) is len
+    assert module.hook(limited, len) is len, "the core's own, where the lab has none"
+    lab.len = sum
+    assert module.hook(limited, len) is sum and module.hook(plain, len) is len
 
 
 def test_a_lab_checks_what_is_read(lab, told):
@@ -282,7 +282,7 @@ def test_a_lab_checks_what_is_read(lab, told):
 def test_a_lab_that_is_still_to_come_is_missed_by_a_run_alone(monkeypatch, told):
     monkeypatch.setitem(module.LABS, "run.minutes", "nanogpt.labs.nowhere.to_come")
     config = told("run: {minutes: 9}")
-    assert module.hook(config, "build", len) is len
+    assert module.hook(config, len) is len
     with pytest.raises(ModuleNotFoundError, match=r"nanogpt\.labs\.nowhere"):
         module.load_labs(config)
 

@@ -25,20 +25,19 @@ from course.package.checkpoint import python
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.distributed import (
     Ranks,
-    average_gradients,
     code_hash,
     first_reason,
     gathered,
     my_rows,
     refuse_differences,
     replicate,
-    ring_all_reduce,
     same_life,
     torchrun_ranks,
     who_is_missing,
 )
 from nanogpt.labs.corpora.prepare import prepare
 from nanogpt.labs.drills import ddp as drill
+from nanogpt.labs.parallel.buckets import average_gradients, ring_all_reduce
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
 from nanogpt.shards import open_shards

@@ -13,6 +13,8 @@ from small_run import lines, small, write_text
 from nanogpt import checkpoint, trainer
 from nanogpt.build import ensure_data
 from nanogpt.config import Config, Lora
+from nanogpt.distributed import Ranks
+from nanogpt.labs.evals import hellaswag
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
@@ -127,3 +129,14 @@ def test_one_rank_that_moves_alone_would_be_seen(folder):
     trainer.train_config(other)
     with pytest.raises(AssertionError):
         same(alone, other)
+
+
+def test_of_several_ranks_that_have_copies_one_answers_hellaswag(folder, monkeypatch):
+    run = trainer.build_run(run_of(folder, set(), "asked"))
+    run.config = replace(run.config, eval=replace(run.config.eval, hellaswag_every=1))
+    monkeypatch.setattr(hellaswag, "accuracy", lambda *args, **how: {"acc": 0.5, "acc_norm": 0.25})
+    answers = {}
+    for rank in range(2):
+        run.ranks = Ranks(rank, rank, 2)
+        answers[rank] = hellaswag.score_hellaswag(run)
+    assert answers == {0: {"hellaswag": 0.5, "hellaswag_norm": 0.25}, 1: {}}

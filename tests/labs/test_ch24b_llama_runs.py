@@ -49,7 +49,7 @@ def model_of(shape, generator=None):
 
 def first_model(config: Config, manifest: dict):
     """The model of a run before its first step, as the trainer asks for it."""
-    return hook(config, "build_model", build.build_model)(config, manifest)
+    return hook(config, build.build_model)(config, manifest)
 
 
 # Counting
@@ -154,7 +154,7 @@ def test_null_follows_from_the_other_keys():
 
 def test_a_gpt_keeps_all_its_keys():
     config = load_config("tiny", ["model.dropout=0.1", "model.bias=false", "model.padded_vocab_size=1088"])
-    shape = hook(config, "new_shape", build.new_shape)(config, 1024)
+    shape = hook(config, build.new_shape)(config, 1024)
     assert shape == GPTConfig(128, 1024, 2, 8, 128, dropout=0.1, bias=False, padded_vocab_size=1088)
 
 

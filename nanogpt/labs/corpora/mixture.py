@@ -113,7 +113,7 @@ def validate_others(run) -> dict:
         if folder == data.dir:
             continue
         held = build.hold_out(folder, run.config.eval.tokens), run.held[1]
-        loss = hook(plain, "held_loss", trainer.held_loss)(replace(run, config=plain, held=held))
+        loss = hook(plain, trainer.held_loss)(replace(run, config=plain, held=held))
         trainer.say(f"val loss {loss:.4f} of {folder}")
         losses[f"val_loss of {folder}"] = loss
     return losses

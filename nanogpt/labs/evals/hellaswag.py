@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nanogpt
+from nanogpt import trainer
 from nanogpt.config import hook
 from nanogpt.evaluate import evaluating
 from nanogpt.model import GPT
@@ -203,8 +204,8 @@ def accuracy(
 
 def score_hellaswag(run) -> dict:
     """The accuracies on HellaSwag, for the step's line."""
-    model = hook(run.config, "whole_model", lambda run: run.model)(run)
-    if model is None:  # another process has gathered it
+    model = hook(run.config, trainer.whole_model)(run)
+    if model is None:  # another process has it
         return {}
     scores = accuracy(model, load_items(), run.tokenizer, precision=run.config.train.dtype)
     return {"hellaswag": scores["acc"], "hellaswag_norm": scores["acc_norm"]}

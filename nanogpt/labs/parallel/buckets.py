@@ -1,4 +1,4 @@
-"""Gradients averaged while backward still computes: all in one message, one by one, or in buckets.
+"""Gradients averaged by hand: one by one, all in one message, in buckets while backward still computes; and a ring.
 
 Exported from notebooks/20_ddp.ipynb.
 """
@@ -8,6 +8,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nanogpt.distributed import Ranks
+
+
+def average_gradients(model: nn.Module, ranks: Ranks) -> None:
+    """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks."""
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+            p.grad /= ranks.size
 
 
 def average_flat(model: nn.Module, ranks: Ranks) -> None:
@@ -103,3 +111,21 @@ class Buckets:
         """After backward: from here on gradients are means."""
         for bucket in self.buckets:
             bucket.finish(self.size)
+
+
+def ring_all_reduce(x: Tensor) -> Tensor:
+    """Sum a contiguous x over all ranks, in place; each sends 2(n - 1)/n of its bytes (Patarasuk and Yuan 2009)."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    parts = x.view(-1).tensor_split(n)
+    for step in range(2 * (n - 1)):
+        mine, theirs = parts[(rank - step) % n], parts[(rank - step - 1) % n]
+        came = torch.empty_like(theirs)
+        calls = [dist.P2POp(dist.isend, mine, right), dist.P2POp(dist.irecv, came, left)]
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+        if step < n - 1:
+            theirs += came
+        else:
+            theirs.copy_(came)
+    return x

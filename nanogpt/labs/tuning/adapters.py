@@ -26,7 +26,7 @@ def check(config: Config) -> None:
 def build_model(config: Config, manifest: dict) -> GPT:
     """The model of init_from, frozen, with adapters of config.lora, which alone are trained."""
     lora, plain = config.lora, replace(config, lora=Lora())
-    model = hook(plain, "build_model", build.build_model)(plain, manifest)
+    model = hook(plain, build.build_model)(plain, manifest)
     generator = torch.Generator().manual_seed(config.run.seed)
     return add_lora(model, lora.rank, lora.alpha, lora.targets, generator)
 
