@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.profiler import ProfilerActivity, profile
 
-from nanogpt.distributed import Ranks, code_hash, refuse_differences, replicate
+from nanogpt.distributed import Ranks, replicate
 from nanogpt.labs.drills.ddp import fresh, masked, weights_apart
+from nanogpt.labs.parallel.agreement import code_hash, refuse_differences
 from nanogpt.labs.parallel.buckets import (
     Buckets,
     EagerAverage,

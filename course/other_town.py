@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from nanogpt.labs.corpora.stories import alternatives, entries, rules
 from nanogpt.labs.evals.floor import check_lines
-from nanogpt.stories import alternatives, entries, rules
 
 SWAPPED = {"her": "his", "his": "her", "She": "He", "He": "She", "him": "her", "hers": "his"}
 

@@ -18,10 +18,8 @@ from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.distributed import Ranks
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
-from nanogpt.prepare import prepare_text
 from nanogpt.pretrained import from_hf, read_json
 from nanogpt.shards import load_manifest, open_shards, read_shard
-from nanogpt.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
 from nanogpt.weights import load_model
@@ -40,22 +38,6 @@ def refuse_other_shape(config: Config, shape: GPTConfig) -> None:
         raise ValueError(f"init_from={config.init_from} has a context of {shape.block_size}; {needs}")
 
 
-LARGE = 1 << 28  # bytes of a text that are not read as a whole
-
-
-def make_data(data: Data) -> None:
-    """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
-    source, folder = Path(data.source), Path(data.dir)
-    if data.source == "stories":
-        ensure_corpus(folder)
-        return
-    kind = import_module("nanogpt.labs.corpora.sources").KINDS.get(source.suffix, "text")
-    if source.is_file() and kind == "text" and source.stat().st_size < LARGE:
-        prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)
-    else:
-        import_module("nanogpt.labs.corpora.large").make_large(data)
-
-
 def ensure_data(data: Data) -> dict:
     """The manifest of data.dir, whose shards are made first where there are none."""
     if not Path(data.dir, "manifest.json").exists():
@@ -63,7 +45,7 @@ def ensure_data(data: Data) -> dict:
             raise FileNotFoundError(
                 f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some"
             )
-        make_data(data)
+        import_module("nanogpt.labs.corpora.make").make_data(data)
     return load_manifest(data.dir)
 
 

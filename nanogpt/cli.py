@@ -12,25 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 COMMANDS = {
-    "prepare": (
-        "nanogpt.labs.corpora.prepare",
-        "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)",
-    ),
-    "plot": (
-        "nanogpt.labs.long_run.plot",
-        "draw loss, norm, rate and throughput of runs together (chapter 17d)",
-    ),
+    "prepare": ("nanogpt.labs.corpora.prepare", "text, JSONL, CSV or parquet -> shards (chapter 16b)"),
+    "plot": ("nanogpt.labs.long_run.plot", "loss, norm, rate and throughput of several runs (chapter 17d)"),
     "compare": ("nanogpt.labs.long_run.compare", "where two runs part, and by how much (chapter 17f)"),
-    "train": (
-        "nanogpt.trainer",
-        "a run from a YAML file, started or gone on with (chapter 17e)",
-    ),
+    "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17e)"),
     "sample": ("nanogpt.sampling", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.labs.ladder.ladder", "every speed-up on this machine, one on the other (chapter 14)"),
-    "plan": (
-        "nanogpt.labs.plan.plan",
-        "memory, communication, time and cost of a run, by formula (chapter 22)",
-    ),
+    "plan": ("nanogpt.labs.plan.plan", "memory, messages, time and cost of a run, by formula (chapter 22)"),
     "eval": ("nanogpt.labs.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
     "drill": ("nanogpt.labs.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
     "flight": ("nanogpt.labs.drills.flight", "what each rank of a deadlock waits for (chapter 20b)"),
@@ -40,15 +28,6 @@ USAGE = """usage: python -m nanogpt COMMAND [options]
 
   python -m nanogpt COMMAND --help    options and examples of a command
 Exit codes: 0 all went well, 1 the answer is no, 2 something is wrong (one line says what), 130 or 143 stopped (Ctrl-C)."""
-
-
-def is_there(module: str) -> bool:
-    """Whether a command has been written. Its module is read, not imported: help must need no PyTorch."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # nor is its folder there
-        return False
-    return spec is not None and "\ndef parser(" in Path(spec.origin).read_text(encoding="utf-8")
 
 
 def in_one_line(error: BaseException) -> str:
@@ -124,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     if name in COMMANDS:
         code = run_command(name, rest)
     elif name in ("-h", "--help"):
-        lines = [f"  {name:10} {what}" for name, (module, what) in COMMANDS.items() if is_there(module)]
+        lines = [f"  {name:10} {what}" for name, (_, what) in COMMANDS.items()]
         code = outcome("nanogpt", lambda: print(USAGE.format(commands="\n".join(lines))))
     else:
         near = difflib.get_close_matches(name, COMMANDS, n=1) or ["--help"]

@@ -7,7 +7,6 @@ import difflib
 import importlib.util
 import inspect
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable
@@ -403,20 +402,6 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
 def config_dict(config: Config) -> dict:
     """As a JSON file can hold it, which `load_config` reads back, since JSON is YAML."""
     return json.loads(json.dumps(asdict(config)))
-
-
-def from_depth(n: int, batch_tokens: int) -> list[str]:
-    """Overrides for n layers, as nanochat's one dial (scripts/base_train.py), with GPT-2's heads of 64; 12 is GPT-2 small.
-
-    The width is 64 n. The rate is GPT-3's 6e-4 for 768 (Brown et al. 2020, table 2.1) times 768 / width (Yang et al.
-    2022). The steps make 20 tokens for each parameter of the layers (Hoffmann et al. 2022).
-    """
-    if n < 1:
-        raise ValueError(f"--depth {n} is the number of layers, at least 1")
-    width = 64 * n
-    shape = [f"model.n_layer={n}", f"model.n_embd={width}", f"model.n_head={n}"]
-    steps = math.ceil(20 * 12 * n * width**2 / batch_tokens)
-    return [*shape, f"optim.lr={6e-4 * 768 / width:.6g}", f"train.max_steps={steps}"]
 
 
 def key_lines(kind: type, before: str = "") -> list[str]:

@@ -1,6 +1,6 @@
 """Which device, how large, and which random numbers: what every chapter asks first.
 
-Exported from notebooks/00_setup.ipynb.
+Exported from notebooks/00_setup.ipynb, grown by notebooks/09_measuring.ipynb.
 """
 
 import os
@@ -10,10 +10,8 @@ import torch
 
 def device_names() -> list[str]:
     """The names of all devices that PyTorch finds here, the best first."""
-    names = []
     gpus = torch.cuda.device_count()
-    if gpus > 0:
-        names.append("cuda")  # without a number: the first one
+    names = ["cuda"] if gpus > 0 else []  # without a number: the first one
     for i in range(gpus):
         names.append(f"cuda:{i}")
     if torch.backends.mps.is_available():
@@ -39,9 +37,7 @@ SCALES = ("ci", "laptop", "gpu")
 
 def pick_scale(device: torch.device) -> str:
     """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere."""
-    scale = os.environ.get("NANOGPT_SCALE")
-    if not scale:
-        scale = "gpu" if device.type == "cuda" else "laptop"
+    scale = os.environ.get("NANOGPT_SCALE") or ("gpu" if device.type == "cuda" else "laptop")
     if scale not in SCALES:
         raise ValueError(f"NANOGPT_SCALE is {scale!r}; it must be one of {', '.join(SCALES)}")
     return scale
@@ -55,3 +51,22 @@ def seed_everything(seed: int) -> torch.Generator:
     """
     torch.manual_seed(seed)  # also seeds every CUDA and MPS device
     return torch.Generator().manual_seed(seed)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished everything that was queued; the CPU has no queue."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def matmul_formats(device: torch.device) -> list[str]:
+    """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32."""
+    if device.type != "cuda":
+        return ["float32", "bfloat16"]
+    if torch.version.hip:
+        return ["float32", "bfloat16", "float16"]
+    if torch.cuda.get_device_capability(device) < (8, 0):  # before Ampere: CUDA Programming Guide
+        return ["float32", "float16"]
+    return ["float32", "tf32", "bfloat16", "float16"]

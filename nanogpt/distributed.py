@@ -5,16 +5,12 @@ Exported from notebooks/20_ddp.ipynb, grown by notebooks/20a_many_processes.ipyn
 
 import atexit
 import gc
-import hashlib
 import os
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
-from threading import Thread
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -22,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import nanogpt
 from nanogpt.device import pick_device
 from nanogpt.shards import document_starts
 
@@ -36,11 +31,6 @@ class Ranks:
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
-    def print(self, *words, sep=" ") -> None:
-        """Once, not once a rank."""
-        if self.rank == 0:
-            print(*words, sep=sep, flush=True)
-
     def mean(self, x: Tensor) -> Tensor:
         """The mean over all ranks in float32; x itself if there is one. Gloo has no average: a sum, divided."""
         if self.size == 1:
@@ -48,13 +38,6 @@ class Ranks:
         total = x.detach().to(torch.float32, copy=True)
         dist.all_reduce(total)
         return total / self.size
-
-
-def my_rows(B: int, ranks: Ranks) -> dict:
-    """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
-    if B % ranks.size:
-        raise ValueError(f"{B} rows cannot be dealt to {ranks.size} ranks; take a multiple of {ranks.size}")
-    return {"B": B // ranks.size, "rank": ranks.rank, "world_size": ranks.size}
 
 
 def replicate(model: nn.Module, ranks: Ranks, **options) -> nn.Module:
@@ -83,30 +66,6 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "gloo" in said and any(word in said for word in words)
 
 
-def roll_call(ranks: Ranks, store, seconds: float) -> str:
-    """Wait until all others have written how they ended, or for `seconds`; those that do not wait, by name."""
-    others = sorted(set(range(ranks.size)) - {ranks.rank})
-    deadline = time.monotonic() + seconds
-    while not store.check([f"{rank}" for rank in others]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    lost = []
-    for rank in others:
-        said = store.get(f"{rank}").decode() if store.check([f"{rank}"]) else "does not answer"
-        if said != "waits":
-            lost.append(f"rank {rank} {said}")
-    return "; ".join(lost) or "all wait as well: for something else (chapter 20b), or for the network"
-
-
-def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
-    """The roll call after a collective has failed: what became of the other ranks, but for those that wait as well."""
-    told = []
-    # A thread asks: behind a cut cable the store itself never answers, and its calls know no time limit.
-    thread = Thread(target=lambda: told.append(roll_call(ranks, store, seconds)), daemon=True)
-    thread.start()
-    thread.join(2 * seconds)
-    return told[0] if told else "the store does not answer, so the host of rank 0 is gone or cut off"
-
-
 # Groups that were left. DDP's reducer also holds the group. If it frees it last, the process can hang; if Python ends
 # while the group's threads still hold tensors, it aborts (PyTorch 2.13; pytorch#190489).
 LEFT = []
@@ -125,28 +84,11 @@ def let_go() -> None:
     LEFT.clear()
 
 
-def same_life(ranks: Ranks, store) -> str:
-    """A name that only the ranks of this life know: after a restart the store still says what the dead have set."""
-    me, others = uuid.uuid4().hex, range(1, ranks.size)
-    if ranks.rank:
-        store.set(f"here {ranks.rank}", me)
-        life = store.get(me).decode()  # rank 0 answers under the name that was given
-        store.set(f"{life} {ranks.rank}", "")
-        return life
-    for _ in range(30_000):  # 300 s and more
-        if store.check([f"{me} {r}" for r in others]):
-            return me
-        for rank in others:
-            if store.check([f"here {rank}"]):
-                store.set(store.get(f"here {rank}").decode(), me)
-        time.sleep(0.01)
-    raise TimeoutError(f"of {ranks.size} ranks not all have come")
-
-
 def open_group(ranks: Ranks, seconds: float):
     """Meet the others at torchrun's store and open the default group, NCCL on GPUs and gloo on CPUs; the store."""
     store, *_ = next(dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timedelta(seconds=300)))
-    store = dist.PrefixStore(same_life(ranks, store), store)
+    lab = import_module("nanogpt.labs.parallel.lost")
+    store = dist.PrefixStore(lab.same_life(ranks, store), store)
     options = {"store": store, "rank": ranks.rank, "world_size": ranks.size}
     gpu = {"device_id": ranks.device} if ranks.device.type == "cuda" else {}
     dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds), **options, **gpu)
@@ -174,7 +116,8 @@ def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
             leave_group()  # NCCL would wait here for ranks that wait for this one
         if not is_lost(error):
             raise
-        who = who_is_missing(ranks, store, min(seconds, 10))
+        lab = import_module("nanogpt.labs.parallel.lost")
+        who = lab.who_is_missing(ranks, store, min(seconds, 10))
         raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
     leave_group()
 
@@ -198,27 +141,11 @@ def torchrun_ranks(prefer: str | None = None) -> Ranks:
     return Ranks(rank, local, size, device)
 
 
-def refuse_differences(ranks: Ranks, **facts: str) -> None:
-    """ValueError, on all ranks alike, if one of the facts, such as a hash, is not the same on all of them."""
-    told = gathered(ranks, facts)
-    for name, ours in told[0].items():
-        for rank, theirs in enumerate(each[name] for each in told):
-            if theirs != ours:
-                raise ValueError(f"rank {rank} has another {name} than rank 0: {theirs}, and not {ours}")
-
-
 def first_reason(ranks: Ranks, reason: str | None) -> str | None:
     """The first rank's reason that has one, to stop for example; on all ranks, which all ask at the same place."""
     if not ranks.mean(torch.tensor(float(reason is not None), device=ranks.device)):
         return None  # one number, in most steps
     return next(filter(None, gathered(ranks, reason)))
-
-
-def code_hash() -> str:
-    """Of all modules of nanogpt on this rank's disk, and of PyTorch's version."""
-    files = sorted(Path(nanogpt.__file__).parent.rglob("*.py"))
-    text = b"".join(f.name.encode() + f.read_bytes() for f in files)
-    return hashlib.sha256(torch.__version__.encode() + text).hexdigest()[:12]
 
 
 def patience() -> float:

@@ -1,13 +1,12 @@
 """What a run has written, as text and read back; and how far out its newest step is.
 
-Exported from notebooks/17_trainer.ipynb, grown by notebooks/17b_checkpoints.ipynb,
-notebooks/17d_assembly.ipynb and notebooks/17e_long_run.ipynb.
+Exported from notebooks/17_trainer.ipynb, grown by notebooks/17b_checkpoints.ipynb and
+notebooks/17e_long_run.ipynb.
 """
 
 import json
 import math
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 SHOWN = {
@@ -41,8 +40,12 @@ def span(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def steps_in(path: Path) -> list[dict]:
-    """The steps of a metrics.jsonl, in order. ValueError for what is no step, but a torn last line is left out."""
+def read_metrics(path: str | Path) -> list[dict]:
+    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
+
+    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
+    """
+    path = Path(path, "metrics.jsonl") if Path(path).is_dir() else Path(path)
     lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
     for number, text in enumerate(lines, 1):
         try:
@@ -55,18 +58,3 @@ def steps_in(path: Path) -> list[dict]:
     if not steps:
         raise ValueError(f"{path} holds no step yet")
     return [steps[step] for step in sorted(steps)]
-
-
-def read_metrics(path: str | Path) -> list[dict]:
-    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
-
-    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
-    """
-    path = Path(path)
-    return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
-
-
-def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
-    """Steps and values of those lines that have a finite number there."""
-    known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
-    return list(known), list(known.values())

@@ -1,7 +1,7 @@
 """GPT-2: attention, blocks and the model, its initialisation, and counts of its parameters and FLOPs.
 
-Exported from notebooks/04_attention.ipynb, grown by notebooks/05_gpt.ipynb, notebooks/06_pretrained.ipynb and
-notebooks/08_sampling.ipynb.
+Exported from notebooks/04_attention.ipynb, grown by notebooks/05_gpt.ipynb, notebooks/06_pretrained.ipynb,
+notebooks/08_sampling.ipynb and notebooks/09_measuring.ipynb.
 """
 
 import math
@@ -225,11 +225,16 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def generate(self, idx: Tensor, max_new_tokens: int, **options) -> Tensor:
-        """Continue idx (B, T): (B, T + max_new_tokens). options: temperature, top_k ... of nanogpt.sampling.stream_batch."""
+        """Continue idx (B, T): (B, T + max_new_tokens). options: temperature, top_k ... of nanogpt.sampling.stream_batch.
+
+        With `stop`, a text that has ended is filled up with a stop token, and nothing is added when all have ended.
+        """
         from nanogpt.sampling import stream_batch  # here: sampling imports the model
 
+        end = min(options.get("stop", ()), default=0)
         columns = list(stream_batch(self, idx.tolist(), max_new_tokens, **options))
-        new = idx.new_tensor(columns).view(-1, len(idx)).T  # (B, max_new_tokens)
+        filled = [[end if i is None else i for i in ids] for ids in columns]
+        new = idx.new_tensor(filled).view(-1, len(idx)).T  # (B, max_new_tokens)
         return torch.cat([idx, new], 1)
 
 
@@ -270,3 +275,15 @@ def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
 def flops_per_token(config: GPTConfig, T: int | None = None) -> int:
     """FLOPs per token of one training step, forward and backward: 3 × the sum of flops_by_part."""
     return 3 * sum(flops_by_part(config, T).values())
+
+
+def step_flops(config: GPTConfig, B: int, T: int) -> int:
+    """FLOPs of a training step on B × T tokens, forward and backward: the model's matrix products (chapter 05)."""
+    return B * T * flops_per_token(config, T)
+
+
+def mfu(flops: float, seconds: float, peak_flops: float) -> float:
+    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else."""
+    if not (seconds > 0 and peak_flops > 0):
+        raise ValueError(f"seconds={seconds} and peak_flops={peak_flops} must both be positive")
+    return flops / seconds / peak_flops

@@ -7,12 +7,11 @@ notebooks/21_sharding.ipynb.
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
+from nanogpt.device import matmul_formats
 from nanogpt.optim import local_part
-from nanogpt.roofline import matmul_flops, matmul_formats
 
 
 @contextmanager
@@ -37,7 +36,7 @@ READS = {"bf16": "bfloat16", "fp16": "float16", "bf16-masters": "bfloat16"}  # w
 
 
 def why_not(precision: str, device: torch.device) -> str | None:
-    """Why a device cannot train in this precision, in one sentence; None if it can, even slowly (see `speedup`)."""
+    """Why a device cannot train in this precision, in one sentence; None if it can, even slowly."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}")
     nvidia = device.type == "cuda" and torch.version.cuda is not None
@@ -64,30 +63,6 @@ def autocast(precision: str, device: torch.device) -> Iterator[None]:
         torch.autocast(device.type, dtype=dtype, enabled=dtype is not None),
     ):
         yield
-
-
-@cache
-def speedup(precision: str, device: torch.device) -> float:
-    """The rate of matrix products in a precision, divided by float32's; measured once in a process.
-
-    Well below 1, the format is emulated. The processor's flags do not say so: libraries decide which instructions they use.
-    """
-    reason = why_not(precision, device)
-    if reason:
-        raise ValueError(reason)
-    n = 4096 if device.type == "cuda" else 256
-    name = READS.get(precision, precision)
-    best = {"float32": 0.0, name: 0.0}
-    for _ in range(3):  # in turn, so that a disturbance meets both
-        best = {dtype: max(rate, matmul_flops(device, dtype, n, repeats=3)) for dtype, rate in best.items()}
-    return best[name] / best["float32"]
-
-
-def best_precision(device: torch.device) -> str:
-    """bf16 where the device multiplies it faster than float32, else fp16 on a CUDA GPU, else float32."""
-    if device.type == "cuda":
-        return "fp16" if why_not("bf16", device) else "bf16"
-    return "bf16" if device.type == "cpu" and speedup("bf16", device) > 1 else "float32"
 
 
 @dataclass

@@ -18,7 +18,6 @@ from torch import Tensor
 from nanogpt.checkpoint import pick_checkpoint
 from nanogpt.device import pick_device
 from nanogpt.evaluate import evaluating
-from nanogpt.lora import base_of, load_adapter, merge
 from nanogpt.model import GPT
 from nanogpt.pretrained import load_pretrained, read_json
 from nanogpt.tokenizer import EOT, BPETokenizer
@@ -209,8 +208,9 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     if tokenizer is None and is_ours and beside.exists():
         tokenizer = beside
     if is_adapter:
-        model, tokenizer = load(base_of(folder), tokenizer)
-        return merge(load_adapter(model, folder)), tokenizer
+        lora = import_module("nanogpt.labs.tuning.lora")
+        model, tokenizer = load(lora.base_of(folder), tokenizer)
+        return lora.merge(lora.load_adapter(model, folder)), tokenizer
     model = load_model(folder) if is_ours else load_pretrained(checkpoint)
     if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
         tokenizer = "gpt2"

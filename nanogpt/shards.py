@@ -48,16 +48,6 @@ def read_shard(path: str | Path) -> np.ndarray:
     return np.memmap(path, "<u2", "r", HEADER_BYTES, (n,))
 
 
-def split_of(sha256: bytes, val: float, test: float) -> str:
-    """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
-    u = int.from_bytes(sha256[:8], "big") / 2**64
-    if u < val:
-        return "val"
-    if u < val + test:
-        return "test"
-    return "train"
-
-
 def file_sha256(path: str | Path) -> str:
     """Hex SHA-256 of a file."""
     with open(path, "rb") as file:

@@ -7,7 +7,6 @@ notebooks/20a_many_processes.ipynb, notebooks/20b_many_machines.ipynb and notebo
 
 import argparse
 import errno
-import hashlib
 import json
 import math
 import os
@@ -36,7 +35,6 @@ from nanogpt.build import (
     ensure_data,
     find_tokenizer,
     hold_out,
-    new_shape,
     open_stream,
 )
 from nanogpt.checkpoint import (
@@ -49,39 +47,26 @@ from nanogpt.checkpoint import (
     save,
     set_random_states,
 )
-from nanogpt.config import (
-    Config,
-    config_dict,
-    from_depth,
-    hook,
-    hooks,
-    key_lines,
-    keys,
-    load_config,
-    load_labs,
-)
+from nanogpt.config import Config, config_dict, hook, hooks, key_lines, keys, load_config, load_labs
 from nanogpt.data import BatchStream
-from nanogpt.device import pick_device, seed_everything
+from nanogpt.device import pick_device, seed_everything, synchronize
 from nanogpt.distributed import (
     Ranks,
-    code_hash,
     first_alone,
     first_reason,
     gathered,
     my_documents,
     patience,
     process_group,
-    refuse_differences,
     replicate,
     torchrun_ranks,
 )
 from nanogpt.evaluate import evaluate
 from nanogpt.files import alone_in, atomically
 from nanogpt.metrics import span, step_line
-from nanogpt.model import GPT, num_params
+from nanogpt.model import GPT, mfu, step_flops
 from nanogpt.optim import global_norm, gradients_of, scale_to
 from nanogpt.precision import LossScaler, why_not
-from nanogpt.roofline import mfu, peak_of, step_flops, synchronize
 from nanogpt.sampling import complete
 from nanogpt.shards import load_manifest, write_shard
 from nanogpt.tokenizer import BPETokenizer
@@ -200,10 +185,9 @@ def update(run: Training) -> tuple[dict, list]:
     line = {"loss": loss.item(), "lr": lr, "norm": norm.item()}
     # a reason against this update?
     reason = None
-    if run.scaler is not None:
+    if run.scaler is not None and math.isfinite(line["loss"]):
         run.scaler.update(math.isfinite(line["norm"]))
-        if math.isfinite(line["loss"]) and not math.isfinite(line["norm"]):
-            reason = "overflow"
+        reason = None if math.isfinite(line["norm"]) else "overflow"
     reason = reason or judge(run, line)
     if reason:
         line["skipped"] = reason
@@ -234,7 +218,9 @@ def keep_batch(run: Training, batches: list) -> None:
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
     """FLOP/s by the GPU's data sheet, where there is one."""
-    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    if device.type != "cuda":
+        return None
+    sheet = import_module("nanogpt.labs.roofline.sheets").peak_of(torch.cuda.get_device_name(device))
     rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
     return rate and 1e12 * rate
 
@@ -320,9 +306,8 @@ def load_weights(run: Training, folder: Path) -> None:
         return
     if (tp := run.config.parallel.tp) > 1:
         raise ValueError(f"{folder} is in parts, which parallel.tp={tp} cannot read; set 1")
-    from nanogpt.fsdp import load_parts  # here: its imports take a second
-
-    load_parts(folder, run.model, run.optimizer)
+    lab = import_module("nanogpt.labs.parallel.fsdp")  # here: its imports take a second
+    lab.load_parts(folder, run.model, run.optimizer)
 
 
 def clean_up(folder: Path, step: int) -> dict | None:
@@ -332,40 +317,15 @@ def clean_up(folder: Path, step: int) -> dict | None:
     return repair(folder / "metrics.jsonl", step)
 
 
-def find_remedy(config: Config, ranks: int) -> str:
-    """The change of the configuration with which its batch can be dealt to so many ranks."""
-    rows = config.train.batch_tokens // config.model.block_size
-    for micro_batch in range(config.train.micro_batch, 0, -1):
-        if rows % (ranks * micro_batch) == 0:
-            return f"set train.micro_batch={micro_batch}, which keeps the batch"
-    return f"make train.batch_tokens a multiple of {ranks} × model.block_size"
-
-
-def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
-    """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
-
-    found: the checkpoint that this rank would go on from.
-    """
-    train, readers = config.train, stream.world_size
-    if config.micro_batches % readers:
-        each = f"train.micro_batch={train.micro_batch} × model.block_size={config.model.block_size}"
-        batch = f"train.batch_tokens={train.batch_tokens} is {config.micro_batches} × {each}"
-        raise ValueError(f"{batch}: not to be dealt to {readers} ranks; {find_remedy(config, readers)}")
-    same = config_dict(config) | {"run": config_dict(config)["run"] | {"device": None}}
-    facts = {"configuration": same, "data": stream.state_dict()}
-    hashes = {
-        name: hashlib.sha256(json.dumps(fact).encode()).hexdigest()[:12] for name, fact in facts.items()
-    }
-    refuse_differences(ranks, **hashes, code=code_hash(), checkpoint=found)
-
-
 def resume(run: Training) -> Training:
     """Take the run to where its newest whole checkpoint is; without one it stays at its beginning. Returns the run."""
     found = latest(run.folder)
     if found:
         state = load_state(found)
         refuse_changes(run.config, state["config"])
-    refuse_other_runs(run.ranks, run.config, run.stream, str(found))
+    if run.ranks.size > 1:
+        lab = import_module("nanogpt.labs.parallel.agreement")
+        lab.refuse_other_runs(run.ranks, run.config, run.stream, str(found))
     if found:
         hook(run.config, load_weights)(run, found)
         run.load_state_dict(state)
@@ -442,7 +402,7 @@ def validate(run: Training) -> dict:
     if loss < run.best.get("val_loss", math.inf):
         run.best = {"step": run.step, "val_loss": loss}
     floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
-    return {"val_loss": loss} | floor  # for `plot`
+    return {"val_loss": loss if math.isfinite(loss) else None} | floor  # the floor is for `plot`
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -658,31 +618,12 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
     return run
 
 
-def why_too_large(config: Config, device: torch.device, ranks: int) -> str:
-    """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
-
-    Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
-    """
-    m, B = config.model, config.train.micro_batch
-    P = num_params(hook(config, new_shape)(config, 1))
-    needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
-    if device.type == "cuda":
-        there = torch.cuda.get_device_properties(device).total_memory
-    elif hasattr(os, "sysconf"):  # not on Windows
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        return ""
-    names = ["n_layer", "n_embd", "block_size"] + ["padded_vocab_size"] * (m.padded_vocab_size is not None)
-    shape = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
-    needs = f"{shape} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
-    return f"{needs}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
-
-
 def refuse_ranks(config: Config, ranks: Ranks) -> None:
     """ValueError for a run that these ranks cannot do, before they meet."""
     for check in hooks(config, "check_ranks"):
         check(config, ranks)
-    if config.init_from is None and (reason := why_too_large(config, ranks.device, ranks.size)):
+    lab = import_module("nanogpt.labs.plan.too_large")
+    if config.init_from is None and (reason := lab.why_too_large(config, ranks.device, ranks.size)):
         raise ValueError(reason)
 
 
@@ -757,7 +698,8 @@ def read_options(args: argparse.Namespace) -> Config:
     dial = []
     if args.depth is not None:  # a width of its own may not suit the file's heads
         others = [override for override in args.overrides if not override.startswith("model.n_")]
-        dial = from_depth(args.depth, load_config(file, others).train.batch_tokens)
+        lab = import_module("nanogpt.labs.plan.depth")
+        dial = lab.from_depth(args.depth, load_config(file, others).train.batch_tokens)
     return load_config(file, [*place, *dial, *args.overrides])
 
 

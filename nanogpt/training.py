@@ -77,7 +77,7 @@ def train_step(
         scaler.unscale(model.parameters())
     norm = global_norm(gradients)
     # with a scaler: no update if the scaled gradient overflowed
-    if scaler is not None:
+    if scaler is not None and loss.isfinite():
         finite = bool(norm.isfinite())
         scaler.update(finite)
         if not finite:

@@ -19,17 +19,17 @@ from course.figures import (
     tokenizer,
 )
 from nanogpt.labs.corpora.sources import first_cut
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.drills.formats import FORMATS
 from nanogpt.labs.parallel.pipeline import interleaved, simulate
 from nanogpt.labs.parallel.zero import BYTES, state_bytes
 from nanogpt.labs.plan.budget import Cluster, step_seconds
 from nanogpt.labs.plan.footprint import Step, footprint
 from nanogpt.labs.plan.table import MEMORY
+from nanogpt.labs.roofline.sheets import PEAKS
 from nanogpt.model import GPT, GPTConfig, attention_weights
 from nanogpt.optim import cosine, wsd
-from nanogpt.roofline import PEAKS
 from nanogpt.sampling import token_probs
-from nanogpt.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
 STORIES = [story.text for story in stories(60, seed=0)]

@@ -54,7 +54,7 @@ def machine(out: Path, smoke: bool) -> dict:
     from nanogpt.device import pick_device
     from nanogpt.labs.kernels.flash import sdpa_backend
     from nanogpt.labs.ladder.ladder import measure_machine
-    from nanogpt.roofline import peak_of
+    from nanogpt.labs.roofline.sheets import peak_of
 
     device = pick_device()
     about = measure_machine(str(device))
@@ -139,8 +139,8 @@ def peer(label: str, B: int, T: int, steps: int) -> None:
 
     from nanogpt.device import pick_device
     from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
+    from nanogpt.labs.roofline.clock import measure_roofline
     from nanogpt.model import GPTConfig
-    from nanogpt.roofline import measure_roofline
 
     device = pick_device()
     if label.startswith("ours"):
@@ -236,7 +236,7 @@ def kernels(out: Path, smoke: bool) -> dict:
 
     from nanogpt.device import pick_device
     from nanogpt.labs.kernels.flash_kernels import kernel_attention
-    from nanogpt.roofline import measure
+    from nanogpt.labs.roofline.clock import measure
 
     device = pick_device()
     (B, H, T), dtype = ((1, 1, 40), torch.float32) if smoke else ((8, 12, 1024), torch.float16)
@@ -266,7 +266,8 @@ def choices_measured(q, k, v) -> dict:
     from nanogpt.labs.kernels.flash_kernels import flash_kernel
     from nanogpt.labs.kernels.targets import LIMITS, compile_for, ranked
     from nanogpt.labs.kernels.targets import needs as needed_by
-    from nanogpt.roofline import measure, peak_of
+    from nanogpt.labs.roofline.clock import measure
+    from nanogpt.labs.roofline.sheets import peak_of
 
     (T, D), heads, device = q.shape[-2:], q.size(0) * q.size(1), q.device
     out, lse = torch.empty_like(q), torch.empty(q.shape[:-1], device=device)
@@ -346,8 +347,8 @@ COMPILING = 35  # the first step of a rung took 1 to 34 s on an H100 with 16 cor
 def rung_seconds(name: str, batch: int) -> dict[str, float]:
     """Seconds of a step on each rung by chapter 14's forecast; empty for a GPU without a data sheet."""
     from nanogpt.labs.ladder.forecast import REACHED, START, predict_ladder
+    from nanogpt.labs.roofline.sheets import peak_of
     from nanogpt.model import GPTConfig
-    from nanogpt.roofline import peak_of
 
     sheet = peak_of(name)
     ladder = predict_ladder(sheet, GPTConfig(), batch, 1024, REACHED, START) if sheet else {}

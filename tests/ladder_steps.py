@@ -45,7 +45,7 @@ def measured(monkeypatch, answer=as_always, limits=unchanged):
     from nanogpt.labs.ladder.climb import measure_rungs
     from nanogpt.labs.ladder.ladder import MODELS
     from nanogpt.labs.ladder.rungs import obstacles
-    from nanogpt.roofline import Roofline
+    from nanogpt.labs.roofline.clock import Roofline
 
     said, device, calls = [], torch.device("cpu"), pretend(monkeypatch, answer, limits)
     skipped = obstacles(device, Roofline(**ROOF)) | {"kept memory": "not here"}
@@ -58,7 +58,7 @@ def climbed(monkeypatch, answer=as_always, size="small", B=1, skip=(), limits=un
     """The command's result, what was said, and the rungs as they took steps."""
     from nanogpt.labs.ladder import ladder
     from nanogpt.labs.ladder.rungs import obstacles
-    from nanogpt.roofline import Roofline
+    from nanogpt.labs.roofline.clock import Roofline
 
     monkeypatch.setattr(ladder, "measure_machine", lambda device: MACHINE)
     monkeypatch.setattr(ladder, "reached_roofline", lambda *args: Roofline(**ROOF))

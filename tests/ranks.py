@@ -51,7 +51,7 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["torch._dynamo", "nanogpt.distributed", "nanogpt.trainer", "nanogpt.fsdp"]
+        ["torch._dynamo", "nanogpt.distributed", "nanogpt.trainer", "nanogpt.labs.parallel.fsdp"]
     )
     start_server()
     store = dist.TCPStore(
@@ -97,7 +97,7 @@ def torchrun_on_gpus(*words: str) -> subprocess.CompletedProcess:
 
 def drilled_on_gpus(folder: Path, *names: str) -> dict:
     """What drills have found on two GPUs, by name."""
-    from nanogpt.stories import ensure_corpus
+    from nanogpt.labs.corpora.stories import ensure_corpus
 
     skip_without_two_gpus()
     ensure_corpus(folder / "stories")

@@ -9,11 +9,11 @@ import torch
 
 from nanogpt import trainer
 from nanogpt.data import DocumentStream
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
 from nanogpt.shards import open_shards, read_shard
-from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.trainer import Training
 

@@ -19,7 +19,7 @@ from torch.optim import AdamW
 
 from nanogpt import checkpoint
 from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train, config_dict
-from nanogpt.optim import MasterAdamW
+from nanogpt.labs.ladder.masters import MasterAdamW
 
 TIMES = "ms", "tokens_per_s", "mfu"
 WORDS = [

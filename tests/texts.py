@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from nanogpt.labs.corpora.sources import blocks_in, cut_files
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.stories import stories
 
 SPACES = " \n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u202f\u3000"
 

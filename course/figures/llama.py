@@ -37,8 +37,8 @@ def say_times(models: dict, device) -> None:
     """Print how long a training step takes beside the first model's, in turns."""
     import torch
 
+    from nanogpt.labs.roofline.clock import faster
     from nanogpt.optim import make_optimizer
-    from nanogpt.roofline import faster
     from nanogpt.training import train_step
 
     first = next(iter(models.values())).config

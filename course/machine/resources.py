@@ -96,7 +96,7 @@ def device() -> Iterator[Finding]:
         GREEN, "device", f"{name}, {memory:.0f} GiB, compute capability {capability}, scale {scale}"
     )
     yield Finding(GREEN, "GPU driver", f"{driver()}, PyTorch built for CUDA {torch.version.cuda}")
-    from nanogpt.roofline import peak_of
+    from nanogpt.labs.roofline.sheets import peak_of
 
     if peak_of(name) is None:
         yield Finding(
@@ -171,7 +171,8 @@ def driver() -> str:
 
 def speed_features() -> Iterator[Finding]:
     """TF32, bf16 and torch.compile: what chapters 10 and 11 will find, by the words of chapters 10 and 14."""
-    from nanogpt.precision import best_precision, why_not
+    from nanogpt.labs.roofline.clock import best_precision
+    from nanogpt.precision import why_not
 
     if (chosen := device_if_there()) is None:
         return

@@ -19,7 +19,7 @@ import torch
 
 from course import notebook
 from course.figures import sampling as figures
-from nanogpt.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.device import pick_device
 from nanogpt.sampling import token_probs
 from nanogpt.tokenizer import BPETokenizer

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course.variants import variant
 from nanogpt.model import GPT, GPTConfig, flops_by_part, flops_per_token
-from nanogpt.roofline import PEAKS
+from nanogpt.labs.roofline.sheets import PEAKS
 
 # %% [markdown]
 r"""

@@ -80,8 +80,8 @@ def machines(draw):
 
 
 def predicted_ms(s, n_layer, n_head, n_embd, B, T, flops, bandwidth, dtype, flash):
+    from nanogpt.labs.roofline.clock import Roofline
     from nanogpt.model import GPTConfig
-    from nanogpt.roofline import Roofline
 
     config = GPTConfig(
         block_size=128, vocab_size=5000, n_layer=n_layer, n_head=n_head, n_embd=n_embd, flash=flash

@@ -16,7 +16,8 @@ from statistics import median
 from course.variants import variant
 from nanogpt.labs.roofline.work import predict_step
 from nanogpt.model import GPTConfig, num_params
-from nanogpt.roofline import PEAKS, Roofline
+from nanogpt.labs.roofline.sheets import PEAKS
+from nanogpt.labs.roofline.clock import Roofline
 
 # %% [markdown]
 r"""

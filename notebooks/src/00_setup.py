@@ -171,10 +171,8 @@ import torch
 
 def device_names() -> list[str]:
     """The names of all devices that PyTorch finds here, the best first."""
-    names = []
     gpus = torch.cuda.device_count()
-    if gpus > 0:
-        names.append("cuda")  # without a number: the first one
+    names = ["cuda"] if gpus > 0 else []  # without a number: the first one
     for i in range(gpus):
         names.append(f"cuda:{i}")
     if torch.backends.mps.is_available():
@@ -239,9 +237,7 @@ SCALES = ("ci", "laptop", "gpu")
 
 def pick_scale(device: torch.device) -> str:
     """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere."""
-    scale = os.environ.get("NANOGPT_SCALE")
-    if not scale:
-        scale = "gpu" if device.type == "cuda" else "laptop"
+    scale = os.environ.get("NANOGPT_SCALE") or ("gpu" if device.type == "cuda" else "laptop")
     if scale not in SCALES:
         raise ValueError(f"NANOGPT_SCALE is {scale!r}; it must be one of {', '.join(SCALES)}")
     return scale

@@ -12,8 +12,8 @@ Then we write the program that tells the stories, and with it we compute the flo
 """
 
 # %%
-#| default_exp stories
-#| doc stories: The generated stories: a grammar that writes them, and their exact log-probability.
+#| default_exp labs.corpora.stories
+#| doc labs.corpora.stories: The generated stories: a grammar that writes them, and their exact log-probability.
 #| doc labs.evals.floor: What the best possible model loses on stories, and from a text back to the choices behind it.
 from collections import Counter
 from itertools import pairwise
@@ -761,7 +761,7 @@ prove both facts for all stories, by comparing the lines of the grammar.)
 r"""
 ## Checkpoint
 
-The checkpoint writes two modules. `nanogpt/stories.py` tells the stories. `nanogpt/labs/evals/floor.py` has the check of
+The checkpoint writes two modules. `nanogpt/labs/corpora/stories.py` tells the stories. `nanogpt/labs/evals/floor.py` has the check of
 the lines, the floor and `readings`. (What is in `nanogpt/labs` is for studying and measuring; no training run needs it.)
 """
 

@@ -14,6 +14,7 @@ never still makes batches, and the loss can still fall. So we will look for laws
 
 # %%
 #| default_exp data
+#| doc labs.corpora.splits: Which split a document belongs to.
 #| doc files: Files that are complete or not there.
 #| doc shards: Token ids on disk in llm.c's format, with a manifest that says what they are.
 #| doc data: Batches from shards: no token lost, none seen twice, resumed at exactly the same token.
@@ -24,7 +25,7 @@ import numpy as np
 
 from course.figures import data as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.stories import entropy, stories
+from nanogpt.labs.corpora.stories import entropy, stories
 from nanogpt.tokenizer import BPETokenizer
 
 # %%
@@ -263,7 +264,7 @@ u < 0.05 is in val, one with 0.05 ≤ u < 0.10 is in test, and all others are in
 
 
 # %%
-#| export shards
+#| export labs.corpora.splits
 #| blank split_of: read eight bytes of the hash as a number from 0 to 1 and compare it with the fractions
 def split_of(sha256: bytes, val: float, test: float) -> str:
     """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
@@ -349,7 +350,7 @@ again quickly, so we accept that here. In chapter 16 the manifest is used to che
 """
 
 # %%
-#| export stories
+#| export labs.corpora.stories
 import hashlib
 from collections import Counter
 
@@ -385,7 +386,7 @@ def write_corpus(folder: Path, tokenizer, source: dict) -> dict:
 
 
 # %%
-#| export stories
+#| export labs.corpora.stories
 import os
 from contextlib import suppress
 from pathlib import Path

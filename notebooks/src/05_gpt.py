@@ -27,7 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course.figures import gpt as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.model import CausalSelfAttention, head_size
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
 show(figures.architecture(), alt="GPT-2 as a stream to which attention and MLP add in each block.")

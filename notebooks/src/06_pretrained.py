@@ -21,7 +21,8 @@ the mistake, and learn a test that finds such mistakes. Here is why the file alo
 
 # %%
 #| default_exp pretrained
-#| doc pretrained: GPT-2's weights from Hugging Face's files, and back.
+#| doc pretrained: GPT-2's weights from Hugging Face's files.
+#| doc labs.formats.hf: A model as the files that transformers loads.
 from copy import deepcopy
 
 import numpy as np
@@ -327,6 +328,7 @@ FIXED = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SIZE_NAMES = {"block_size": "n_positions"} | {n: n for n in ("vocab_size", "n_layer", "n_head", "n_embd")}
 
 
@@ -363,12 +365,13 @@ halfway, no half-written file is left under the final name.
 """
 
 # %%
-#| export
+#| export labs.formats.hf
+from pathlib import Path
+
 from safetensors.torch import save_file
 
 from nanogpt.files import atomically, save_json
-
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+from nanogpt.model import GPT, GPTConfig
 
 
 def config_to_hf(config: GPTConfig) -> dict:
@@ -381,7 +384,7 @@ def config_to_hf(config: GPTConfig) -> dict:
 
 
 # %%
-#| export
+#| export labs.formats.hf
 def to_hf(model: GPT, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which `transformers` and `from_hf` load; each file atomically.
 

@@ -32,7 +32,7 @@ from nanogpt.device import pick_device, pick_scale
 from nanogpt.labs.evals.floor import floor_per_token, readings
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.shards import document_starts, open_shards, read_shard
-from nanogpt.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 
 # %%

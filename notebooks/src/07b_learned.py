@@ -27,7 +27,7 @@ from nanogpt.evaluate import evaluate, evaluating
 from nanogpt.files import save_json
 from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.labs.evals.floor import floor_per_token
-from nanogpt.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.weights import WEIGHTS, digest, save_model
 

@@ -19,7 +19,7 @@ from course.figures import sampling as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.stand_in import fastest, trained_model
 from nanogpt.labs.evals.floor import readings
-from nanogpt.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 
 # %%
 #| export
@@ -643,11 +643,16 @@ Many programs call `model.generate(idx, n)` with a tensor of ids, one row for ea
 class GPT(GPT):
     @torch.no_grad()
     def generate(self, idx: Tensor, max_new_tokens: int, **options) -> Tensor:
-        """Continue idx (B, T): (B, T + max_new_tokens). options: temperature, top_k ... of nanogpt.sampling.stream_batch."""
+        """Continue idx (B, T): (B, T + max_new_tokens). options: temperature, top_k ... of nanogpt.sampling.stream_batch.
+
+        With `stop`, a text that has ended is filled up with a stop token, and nothing is added when all have ended.
+        """
         from nanogpt.sampling import stream_batch  # here: sampling imports the model
 
+        end = min(options.get("stop", ()), default=0)
         columns = list(stream_batch(self, idx.tolist(), max_new_tokens, **options))
-        new = idx.new_tensor(columns).view(-1, len(idx)).T  # (B, max_new_tokens)
+        filled = [[end if i is None else i for i in ids] for ids in columns]
+        new = idx.new_tensor(filled).view(-1, len(idx)).T  # (B, max_new_tokens)
         return torch.cat([idx, new], 1)
 
 

@@ -13,8 +13,9 @@ lost.
 """
 
 # %%
-#| default_exp roofline
-#| doc roofline: A clock, what a device can do as measured and by its data sheet, and the share of it that a training step uses.
+#| default_exp labs.roofline.clock
+#| doc labs.roofline.clock: A clock, which of two programs is faster, and what a device can do at most, as measured.
+#| doc labs.roofline.sheets: What GPUs can do at most, by their data sheets.
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from statistics import fmean, median
@@ -24,7 +25,7 @@ import torch
 from course.figures import measuring as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
-from nanogpt.model import GPT, SIZES, GPTConfig
+from nanogpt.model import GPT, SIZES, GPTConfig, flops_per_token
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -114,15 +115,9 @@ The remedy is to wait until the queue is empty, before the clock starts and befo
 so there is nothing to wait for.
 """
 
+
 # %%
-#| export
-import time
-from collections.abc import Callable
-from itertools import pairwise
-
-import torch
-
-
+#| export device
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished everything that was queued; the CPU has no queue."""
     if device.type == "cuda":
@@ -133,6 +128,13 @@ def synchronize(device: torch.device) -> None:
 
 # %%
 #| export
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+
+
 def host_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
     """Seconds of each call by the host's clock, with an empty queue before and after each."""
     synchronize(device)
@@ -407,7 +409,7 @@ emulates it so slowly that two calls are enough.
 
 
 # %%
-#| export
+#| export device
 def matmul_formats(device: torch.device) -> list[str]:
     """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32."""
     if device.type != "cuda":
@@ -568,7 +570,10 @@ that its driver reports, and the name must fit exactly: a laptop's RTX 4090 is a
 
 
 # %%
-#| export
+#| export labs.roofline.sheets
+from dataclasses import dataclass
+
+
 @dataclass(frozen=True)
 class Peak:
     """A GPU by its data sheet: dense TFLOP/s by format, GB/s, the source, and the driver's names for it."""
@@ -582,7 +587,7 @@ class Peak:
 
 
 # %%
-#| export
+#| export labs.roofline.sheets
 PEAKS = {  # by NVIDIA's data sheets and white papers
     "B200": Peak(80, 1100, 2250, 8000, "Blackwell technical brief, 2024 (HGX B200)"),
     "H200": Peak(67, 494.7, 989.4, 4800, "H200 data sheet, 2024 (SXM)"),
@@ -610,7 +615,7 @@ PEAKS = {  # by NVIDIA's data sheets and white papers
 
 
 # %%
-#| export
+#| export labs.roofline.sheets
 def peak_of(gpu: str) -> Peak | None:
     """The data sheet of a GPU by its name in PEAKS or torch.cuda.get_device_name()'s; None for any other name."""
     name = " ".join(word for word in gpu.split() if word not in ("NVIDIA", "Tesla", "GeForce"))
@@ -639,12 +644,10 @@ model's own products. So a program that computes something twice, or computes so
 # %%
 predict("09.2", "share of the measured peak that a step reaches", guess=None, unit="%")
 
+
 # %%
-#| export
+#| export model
 #| blank mfu: the FLOP/s that were reached, as a share of the peak; refuse what is not positive
-from nanogpt.model import GPTConfig, flops_per_token
-
-
 def step_flops(config: GPTConfig, B: int, T: int) -> int:
     """FLOPs of a training step on B × T tokens, forward and backward: the model's matrix products (chapter 05)."""
     return B * T * flops_per_token(config, T)

@@ -27,7 +27,10 @@ from course.figures import measuring as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.model import GPT, SIZES, GPTConfig, num_params
-from nanogpt.roofline import faster, measure_roofline, mfu, step_flops, synchronize
+from nanogpt.labs.roofline.clock import faster, measure_roofline
+from nanogpt.model import mfu
+from nanogpt.model import step_flops
+from nanogpt.device import synchronize
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -434,7 +437,7 @@ predict("09b.3", "measured time of a step over the roofline's", guess=None, unit
 
 # %%
 #| export
-from nanogpt.roofline import Roofline, measure
+from nanogpt.labs.roofline.clock import Roofline, measure
 
 
 def predict_step(
@@ -621,7 +624,7 @@ import mmap
 
 import torch
 
-from nanogpt.roofline import measure
+from nanogpt.labs.roofline.clock import measure
 
 PAGE = mmap.PAGESIZE  # bytes: 4096 on most systems, 16384 on Apple silicon
 

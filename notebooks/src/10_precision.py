@@ -26,9 +26,10 @@ from nanogpt.data import BatchStream
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.evaluate import evaluating
 from nanogpt.model import GPT, SIZES, GPTConfig
-from nanogpt.roofline import faster, matmul_formats
+from nanogpt.labs.roofline.clock import faster, matmul_flops
+from nanogpt.device import matmul_formats
 from nanogpt.shards import document_starts, open_shards
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.training import target_shares
 
 # %% tags=["nbval-ignore-output"]
@@ -391,7 +392,7 @@ A device may lack a precision. Then one sentence says why.
 
 # %%
 #| export
-from nanogpt.roofline import matmul_flops, matmul_formats
+from nanogpt.device import matmul_formats
 
 PRECISIONS = {
     "float32": None,
@@ -404,7 +405,7 @@ READS = {"bf16": "bfloat16", "fp16": "float16", "bf16-masters": "bfloat16"}  # w
 
 
 def why_not(precision: str, device: torch.device) -> str | None:
-    """Why a device cannot train in this precision, in one sentence; None if it can, even slowly (see `speedup`)."""
+    """Why a device cannot train in this precision, in one sentence; None if it can, even slowly."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}")
     nvidia = device.type == "cuda" and torch.version.cuda is not None
@@ -444,7 +445,7 @@ settle the question, because the library decides which instructions it uses. So 
 
 
 # %%
-#| export
+#| export labs.roofline.clock
 from functools import cache
 
 
@@ -477,7 +478,7 @@ So the best word for a device is bf16 if products are really faster in it, and f
 
 
 # %%
-#| export
+#| export labs.roofline.clock
 def best_precision(device: torch.device) -> str:
     """bf16 where the device multiplies it faster than float32, else fp16 on a CUDA GPU, else float32."""
     if device.type == "cuda":

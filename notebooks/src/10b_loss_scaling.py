@@ -12,6 +12,7 @@ bfloat16, most updates are too small to change them. The remedy is to keep a flo
 
 # %%
 #| default_exp precision
+#| doc labs.ladder.masters: AdamW for weights in bfloat16, with masters in float32.
 import csv
 import math
 from functools import partial
@@ -26,7 +27,7 @@ from nanogpt.labs.drills.formats import FORMATS, Emulated, emulation, round_to
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import autocast, tf32_switch, why_not
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.training import target_shares
 
 # %% tags=["nbval-ignore-output"]
@@ -239,7 +240,7 @@ def train_step(
         scaler.unscale(model.parameters())
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     # with a scaler: no update if the scaled gradient overflowed
-    if scaler is not None:
+    if scaler is not None and loss.isfinite():
         finite = bool(norm.isfinite())
         scaler.update(finite)
         if not finite:
@@ -449,7 +450,7 @@ well, and half as large. The update is AdamW's formula on float32 numbers, follo
 
 
 # %%
-#| export optim
+#| export labs.ladder.masters
 #| blank adamw_update: update both moments and decay the master, step it, then copy it into the weight
 import torch
 
@@ -486,7 +487,7 @@ parameters views of it. So an update of the whole group is one call, which a com
 
 
 # %%
-#| export optim
+#| export labs.ladder.masters
 class MasterAdamW(torch.optim.Optimizer):
     """AdamW that turns its parameters to bfloat16 and keeps float32 masters and moments of them.
 
@@ -511,7 +512,7 @@ class MasterAdamW(torch.optim.Optimizer):
 
 
 # %%
-#| export optim
+#| export labs.ladder.masters
 class MasterAdamW(MasterAdamW):
     @torch.no_grad()
     def step(self) -> None:
@@ -534,7 +535,7 @@ A run that is resumed must get its masters back, not the rounded weights:
 
 
 # %%
-#| export optim
+#| export labs.ladder.masters
 class MasterAdamW(MasterAdamW):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict) -> None:

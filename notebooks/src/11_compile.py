@@ -35,7 +35,8 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.labs.roofline.memory import saved_bytes
 from nanogpt.model import GPT, MLP, GPTConfig, check_ids
-from nanogpt.roofline import faster, measure, synchronize, timings
+from nanogpt.labs.roofline.clock import faster, measure, timings
+from nanogpt.device import synchronize
 from nanogpt.sampling import generate
 
 # %% tags=["nbval-ignore-output"]

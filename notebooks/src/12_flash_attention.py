@@ -25,7 +25,7 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import seed_everything
 from nanogpt.labs.roofline.memory import saved_bytes
 from nanogpt.model import attention_weights
-from nanogpt.roofline import peak_of
+from nanogpt.labs.roofline.sheets import peak_of
 
 g = seed_everything(0)
 torch.set_printoptions(precision=3, sci_mode=False)

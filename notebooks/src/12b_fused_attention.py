@@ -27,7 +27,7 @@ from nanogpt.labs.kernels.flash import flash_attention
 from nanogpt.labs.roofline.memory import memory_by_category, saved_bytes
 from nanogpt.model import GPT, GPTConfig, attention_weights
 from nanogpt.precision import why_not
-from nanogpt.roofline import faster, measure
+from nanogpt.labs.roofline.clock import faster, measure
 
 # %% tags=["nbval-ignore-output"]
 device, g = pick_device(), seed_everything(0)

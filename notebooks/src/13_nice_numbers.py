@@ -23,8 +23,8 @@ from course.figures import nice_numbers as figures
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.model import GPT, GPTConfig, num_params
-from nanogpt.precision import best_precision
-from nanogpt.roofline import faster, measure, measure_roofline
+from nanogpt.labs.roofline.clock import best_precision
+from nanogpt.labs.roofline.clock import faster, measure, measure_roofline
 from nanogpt.sampling import load, stream_text
 from nanogpt.training import train_step
 
@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.precision import why_not
-from nanogpt.roofline import Roofline
+from nanogpt.labs.roofline.clock import Roofline
 
 # %%
 device = pick_device()

@@ -21,8 +21,7 @@ from course.figures import ladder as figures
 from course.notebook import answer, checkpoint, predict as guess, predictions, show
 from nanogpt.labs.roofline.memory import fault_seconds
 from nanogpt.model import num_params
-from nanogpt.optim import MasterAdamW
-from nanogpt.roofline import peak_of
+from nanogpt.labs.roofline.sheets import peak_of
 
 DATA = Path("../data")
 
@@ -37,7 +36,8 @@ from nanogpt.labs.roofline.memory import PAGE
 from nanogpt.labs.roofline.work import PRODUCTS, Fractions, step_work
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.precision import READS
-from nanogpt.roofline import PEAKS, Peak, Roofline, peak_of
+from nanogpt.labs.roofline.sheets import PEAKS, Peak, peak_of
+from nanogpt.labs.roofline.clock import Roofline
 
 # %%
 with (files("nanogpt") / "resources/build_nanogpt.csv").open(encoding="utf-8") as file:
@@ -134,10 +134,14 @@ that a run gets. Chapter 15 will let it treat matrices and biases differently.
 
 # %%
 #| export optim
-#| blank make_optimizer: bf16-masters needs MasterAdamW; everything else torch.optim.AdamW, fused where that is asked for
+#| blank make_optimizer: bf16-masters needs MasterAdamW of the module MASTERS; everything else torch.optim.AdamW, fused where that is asked for
+from importlib import import_module
+
 import torch
 
 from nanogpt.model import GPT
+
+MASTERS = "nanogpt.labs.ladder.masters"  # chapter 10b; imported where it is asked for
 
 
 def make_optimizer(
@@ -156,7 +160,7 @@ def make_optimizer(
     """
     options = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
     if precision == "bf16-masters":
-        return MasterAdamW(model.parameters(), compiled=compiled, **options)
+        return import_module(MASTERS).MasterAdamW(model.parameters(), compiled=compiled, **options)
     return torch.optim.AdamW(model.parameters(), fused=fused, **options)
 
 

@@ -25,7 +25,7 @@ from course.notebook import answer, checkpoint, predict as guess, predictions, s
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.labs.ladder.rungs import obstacles
 from nanogpt.model import attention_weights
-from nanogpt.roofline import faster
+from nanogpt.labs.roofline.clock import faster
 
 # %%
 #| export labs.ladder.climb
@@ -38,7 +38,7 @@ from statistics import quantiles
 
 import torch
 
-from nanogpt import roofline as hardware
+from nanogpt.labs.roofline import clock, sheets
 from nanogpt.labs.ladder.forecast import predict, step_memory
 from nanogpt.labs.ladder.rungs import (
     RUNGS,
@@ -53,7 +53,9 @@ from nanogpt.labs.roofline.memory import fault_seconds, peak_memory
 from nanogpt.labs.roofline.work import measure_fractions
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.precision import READS
-from nanogpt.roofline import Roofline, gain_of, mfu, step_flops, timings
+from nanogpt.labs.roofline.clock import Roofline, gain_of, timings
+from nanogpt.model import mfu
+from nanogpt.model import step_flops
 
 # %%
 DATA, device = Path("../data"), pick_device()
@@ -75,7 +77,7 @@ from pathlib import Path
 
 import torch
 
-from nanogpt import roofline as hardware
+from nanogpt.labs.roofline import clock, sheets
 from nanogpt.labs.roofline.memory import fault_seconds
 from nanogpt.model import GPTConfig
 
@@ -152,7 +154,7 @@ recorded ladder below.
 """
 
 # %% tags=["nbval-ignore-output"]
-roofline = hardware.measure_roofline(device)
+roofline = clock.measure_roofline(device)
 skipped = obstacles(device, roofline, ["compile"] if device.type == "cpu" else [])
 for name, reason in skipped.items():
     print(f"without {name}: {reason}")
@@ -248,10 +250,10 @@ def measure_machine(device: str) -> dict:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
     }
-    about["device"], about["roofline"] = device_name(place), asdict(hardware.measure_roofline(place))
+    about["device"], about["roofline"] = device_name(place), asdict(clock.measure_roofline(place))
     about["fault_s"] = fault_seconds() if place.type == "cpu" else 0.0
     about["start_s"] = start_seconds(place)
-    sheet = hardware.peak_of(about["device"]) if place.type == "cuda" else None
+    sheet = sheets.peak_of(about["device"]) if place.type == "cuda" else None
     about["peak_flops"] = 1e12 * sheet.half if sheet else max(about["roofline"]["flops"].values())
     return about | {"peak_source": sheet.source if sheet else MEASURED}
 
@@ -475,8 +477,8 @@ only the products were measured again.
 def limits_now(device: torch.device, formats, pages: bool) -> dict[str, float]:
     """The machine's limits: FLOP/s by format, bytes/s of a copy, and with `pages` fresh pages a second."""
     n, mebibytes = (8192, 512) if device.type == "cuda" else (1024, 256)
-    rates = {name: hardware.matmul_flops(device, name, n) for name in sorted(formats)}
-    rates["copy"] = hardware.copy_bandwidth(device, mebibytes)
+    rates = {name: clock.matmul_flops(device, name, n) for name in sorted(formats)}
+    rates["copy"] = clock.copy_bandwidth(device, mebibytes)
     if pages:
         rates["fresh pages"] = 1 / max(1e-9, fault_seconds())
     return rates
@@ -679,7 +681,7 @@ from nanogpt.device import pick_device
 from nanogpt.files import atomically, save_json
 from nanogpt.labs.ladder.forecast import fitting_batch, say_predicted
 from nanogpt.labs.ladder.rungs import RUNGS, obstacles
-from nanogpt.roofline import Roofline
+from nanogpt.labs.roofline.clock import Roofline
 
 # %% [markdown]
 r"""

@@ -45,9 +45,10 @@ from nanogpt.device import pick_device, pick_scale
 from nanogpt.evaluate import evaluate
 from nanogpt.labs.evals.floor import floor_per_token
 from nanogpt.model import GPTConfig
-from nanogpt.optim import MasterAdamW, wsd
+from nanogpt.optim import MASTERS
+from nanogpt.optim import wsd
 from nanogpt.precision import LossScaler
-from nanogpt.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import accumulate_gradients, scale_init, train_step
 
@@ -56,6 +57,7 @@ device = pick_device()
 # %%
 #| export
 import math
+from importlib import import_module
 
 import torch
 
@@ -368,7 +370,7 @@ def make_optimizer(
     """
     groups = decay_groups(model, weight_decay)
     if precision == "bf16-masters":  # chapter 10b
-        return MasterAdamW(groups, lr=lr, betas=betas, compiled=compiled)
+        return import_module(MASTERS).MasterAdamW(groups, lr=lr, betas=betas, compiled=compiled)
     device = next(model.parameters()).device
     return torch.optim.AdamW(
         groups, lr=lr, betas=betas, fused=fused and device.type in ("cpu", "cuda", "mps")
@@ -449,7 +451,7 @@ def train_step(
         scaler.unscale(model.parameters())
     norm = global_norm(gradients)
     # with a scaler: no update if the scaled gradient overflowed
-    if scaler is not None:
+    if scaler is not None and loss.isfinite():
         finite = bool(norm.isfinite())
         scaler.update(finite)
         if not finite:

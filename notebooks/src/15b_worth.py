@@ -29,7 +29,7 @@ from nanogpt.evaluate import evaluate
 from nanogpt.labs.evals.floor import floor_per_token
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import cosine, make_optimizer, wsd
-from nanogpt.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init, train_step
 

@@ -16,7 +16,7 @@ worth training on?
 # %%
 #| default_exp labs.corpora.cuts
 #| doc labs.corpora.cuts: Where a text may be cut so that no id changes, in memory and in a file of any size.
-#| doc prepare: One text file into shards, in one process.
+#| doc labs.corpora.text: One text file into shards, in one process.
 #| doc labs.corpora.sources: Documents from text, JSONL, CSV and parquet files of any size, in chunks.
 #| doc labs.corpora.vocab: GPT-2's vocab.json and merges.txt, texts encoded by tiktoken, and bytes of text per token.
 import csv
@@ -38,7 +38,7 @@ from course.notebook import answer, checkpoint, grown, predict, predictions, sho
 from nanogpt.files import save_json
 from nanogpt.shards import MAGIC, SPLITS, VERSION, document_starts, file_sha256, identity, load_manifest
 from nanogpt.shards import read_shard, save_manifest, shard_header, write_shard
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.tokenizer import GPT2_PATTERN, BPETokenizer
 
 # %% [markdown]
@@ -537,7 +537,7 @@ writes the shards and then the manifest. It reads the text as a whole and works 
 
 
 # %%
-#| export prepare
+#| export labs.corpora.text
 import hashlib
 import re
 from itertools import accumulate, pairwise
@@ -545,12 +545,13 @@ from pathlib import Path
 
 import numpy as np
 
-from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, split_of, write_shard
+from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, write_shard
+from nanogpt.labs.corpora.splits import split_of
 from nanogpt.tokenizer import BPETokenizer
 
 
 # %%
-#| export prepare
+#| export labs.corpora.text
 LEARN = 1 << 24  # characters of a text that a new tokenizer learns from
 BLANK_LINES = re.compile(r"[^\r\n][\r\n]*?\n\r?\n[\r\n]*(?=[^\r\n])")  # a document's end, and what follows
 
@@ -581,7 +582,7 @@ def tokenizer_for(documents: list[str], tokenizer: int | str | Path, folder: Pat
 
 
 # %%
-#| export prepare
+#| export labs.corpora.text
 def prepare_text(
     source: str | Path, folder: str | Path, tokenizer: int | str | Path = "gpt2", val=0.1, paragraphs=True
 ) -> dict:
@@ -717,7 +718,8 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from nanogpt.shards import file_sha256, split_of
+from nanogpt.shards import file_sha256
+from nanogpt.labs.corpora.splits import split_of
 
 
 # %%

@@ -23,7 +23,7 @@ from itertools import pairwise
 
 from course.figures import preparing as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
 JOB, TAKEN_AFTER = 12, 4  # hours
@@ -122,7 +122,8 @@ from tqdm import tqdm
 
 from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files
 from nanogpt.labs.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
-from nanogpt.shards import identity, split_of
+from nanogpt.shards import identity
+from nanogpt.labs.corpora.splits import split_of
 
 # %%
 scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)

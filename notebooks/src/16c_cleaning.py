@@ -28,7 +28,7 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.data import BatchStream
 from nanogpt.labs.corpora.prepare import prepare
 from nanogpt.shards import open_shards
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
 # %%

@@ -27,7 +27,7 @@ from nanogpt.device import pick_device
 from nanogpt.model import GPTConfig
 from nanogpt.optim import make_optimizer
 from nanogpt.shards import open_shards, read_shard
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 
 # %% [markdown]

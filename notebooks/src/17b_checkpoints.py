@@ -34,7 +34,7 @@ from nanogpt.metrics import read_metrics
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.optim import make_optimizer
 from nanogpt.shards import open_shards, read_shard
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 
 simple = as_left_by("17", "trainer")  # also where later sittings have changed it
@@ -658,8 +658,13 @@ from pathlib import Path
 
 # %%
 #| export metrics
-def steps_in(path: Path) -> list[dict]:
-    """The steps of a metrics.jsonl, in order. ValueError for what is no step, but a torn last line is left out."""
+#| grows read_metrics
+def read_metrics(path: str | Path) -> list[dict]:
+    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
+
+    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
+    """
+    path = Path(path, "metrics.jsonl") if Path(path).is_dir() else Path(path)
     lines, steps = path.read_text(encoding="utf-8", errors="replace").splitlines(), {}
     for number, text in enumerate(lines, 1):
         try:
@@ -672,18 +677,6 @@ def steps_in(path: Path) -> list[dict]:
     if not steps:
         raise ValueError(f"{path} holds no step yet")
     return [steps[step] for step in sorted(steps)]
-
-
-# %%
-#| export metrics
-#| grows read_metrics
-def read_metrics(path: str | Path) -> list[dict]:
-    """The steps of a run's metrics.jsonl, in order; path is that file or the folder that holds it.
-
-    A step that was made again after a crash counts as it was made last. A torn last line is left out, and stderr says so.
-    """
-    path = Path(path)
-    return steps_in(path / "metrics.jsonl" if path.is_dir() else path)
 
 
 # %%

@@ -17,6 +17,7 @@ A file can contain mistakes, though, and most programs do not notice them. So ha
 # %%
 #| default_exp config
 #| doc config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
+#| doc labs.plan.depth: Everything about a model from the number of its layers.
 #| doc labs.plan.dryrun: What a run would take: parameters, memory, epochs, time.
 #| doc build: What a run is made of, from a configuration: data, tokenizer, batches, model, optimizer.
 import yaml
@@ -235,7 +236,6 @@ nothing to say.
 #| export
 import importlib.util
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -800,8 +800,11 @@ file's batch.
 
 
 # %%
-#| export
+#| export labs.plan.depth
 #| blank from_depth: 64 columns and one head for each layer; the rate falls as 1 / width; 20 tokens for a parameter
+import math
+
+
 def from_depth(n: int, batch_tokens: int) -> list[str]:
     """Overrides for n layers, as nanochat's one dial (scripts/base_train.py), with GPT-2's heads of 64; 12 is GPT-2 small.
 
@@ -872,7 +875,7 @@ from nanogpt.metrics import span
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.precision import READS, LossScaler
 from nanogpt.pretrained import config_from_hf, read_json
-from nanogpt.roofline import Roofline, measure_roofline, timings
+from nanogpt.labs.roofline.clock import Roofline, measure_roofline, timings
 from nanogpt.shards import load_manifest
 from nanogpt.training import train_step
 from nanogpt.weights import classes_of

@@ -19,7 +19,7 @@ Everything here is one process. How several processes share a run is the subject
 
 # %%
 #| default_exp build
-#| doc labs.corpora.large: A text that is large, a folder, or files of another kind, as the data of a run.
+#| doc labs.corpora.make: The data of a run, made where there are none: stories, a text, a folder, files of other kinds.
 #| doc labs.long_run.plot: Several runs in one figure: loss, norm, rate, throughput; the command `plot`.
 #| doc cli: `python -m nanogpt COMMAND`: one runner, and the same exit codes for all commands.
 import contextlib
@@ -41,8 +41,8 @@ r"""
 The configuration names a folder of shards. If there are no shards yet, it also says from what they can be made: from the course's stories, or from a text, which chapter 16's `prepare_text` cuts into shards. If the file gives the tokenizer as a number, this is the size of a vocabulary, and
 `prepare_text` trains a tokenizer of this size first.
 
-`make_data` makes the shards. A text that is very large, a folder, and files of other kinds need chapter 16b's `prepare`. The small lab `large` in the appendix calls it, and it is imported only for them.
-`ensure_data` calls `make_data` only if the folder has no manifest, and returns the manifest. (The next two cells are the imports of the module.)
+`make_data` makes the shards. A text that is very large, a folder, and files of other kinds need chapter 16b's `prepare`, which `make_large` in the appendix calls. Both are in a lab, because a run on shards that are there needs neither.
+`ensure_data` loads this lab only if the folder has no manifest, and returns the manifest. (The next two cells are the imports of the module.)
 """
 
 
@@ -60,20 +60,27 @@ from nanogpt.config import Config, Data
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
-from nanogpt.prepare import prepare_text
 
 # %%
 #| export
 from nanogpt.pretrained import from_hf, read_json
 from nanogpt.shards import load_manifest, open_shards, read_shard
-from nanogpt.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
 from nanogpt.weights import load_model
 
 
 # %%
-#| export
+#| export labs.corpora.make
+from importlib import import_module
+from pathlib import Path
+
+from nanogpt.config import Data
+from nanogpt.labs.corpora.sources import KINDS
+from nanogpt.labs.corpora.stories import ensure_corpus
+from nanogpt.labs.corpora.text import prepare_text
+from nanogpt.tokenizer import BPETokenizer
+
 LARGE = 1 << 28  # bytes of a text that are not read as a whole
 
 
@@ -82,14 +89,14 @@ def make_data(data: Data) -> None:
     source, folder = Path(data.source), Path(data.dir)
     if data.source == "stories":
         ensure_corpus(folder)
-        return
-    kind = import_module("nanogpt.labs.corpora.sources").KINDS.get(source.suffix, "text")
-    if source.is_file() and kind == "text" and source.stat().st_size < LARGE:
+    elif source.is_file() and KINDS.get(source.suffix, "text") == "text" and source.stat().st_size < LARGE:
         prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)
     else:
-        import_module("nanogpt.labs.corpora.large").make_large(data)
+        make_large(data)
 
 
+# %%
+#| export
 def ensure_data(data: Data) -> dict:
     """The manifest of data.dir, whose shards are made first where there are none."""
     if not Path(data.dir, "manifest.json").exists():
@@ -97,7 +104,7 @@ def ensure_data(data: Data) -> dict:
             raise FileNotFoundError(
                 f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some"
             )
-        make_data(data)
+        import_module("nanogpt.labs.corpora.make").make_data(data)
     return load_manifest(data.dir)
 
 
@@ -730,18 +737,11 @@ r"""
 
 
 # %%
-#| export labs.corpora.large
-from importlib import import_module
-from pathlib import Path
-
-from nanogpt.config import Data
+#| export labs.corpora.make
 from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files
-from nanogpt.prepare import LEARN
-from nanogpt.tokenizer import BPETokenizer
+from nanogpt.labs.corpora.text import LEARN
 
 
-# %%
-#| export labs.corpora.large
 def make_large(data: Data) -> None:
     """Make the shards of data.dir from data.source: a file of any kind and size, or a folder of them."""
     source, folder, tokenizer = Path(data.source), Path(data.dir), data.tokenizer
@@ -829,9 +829,14 @@ bold. A mean alone would hide a single step that took ten times as long.
 
 
 # %%
-#| export metrics
+#| export labs.long_run.plot
+import argparse
 import math
 from collections.abc import Sequence
+from importlib import import_module
+from statistics import fmean
+
+from nanogpt.metrics import read_metrics
 
 
 def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
@@ -842,14 +847,6 @@ def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
 
 # %%
 #| export labs.long_run.plot
-import argparse
-import math
-from collections.abc import Sequence
-from importlib import import_module
-from statistics import fmean
-
-from nanogpt.metrics import read_metrics
-
 PANELS = dict(loss="loss (nats)", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
 
 
@@ -949,25 +946,13 @@ from pathlib import Path
 # %%
 #| export cli
 COMMANDS = {
-    "prepare": (
-        "nanogpt.labs.corpora.prepare",
-        "text, JSONL, CSV or parquet -> shards of tokens (chapter 16b)",
-    ),
-    "plot": (
-        "nanogpt.labs.long_run.plot",
-        "draw loss, norm, rate and throughput of runs together (chapter 17d)",
-    ),
+    "prepare": ("nanogpt.labs.corpora.prepare", "text, JSONL, CSV or parquet -> shards (chapter 16b)"),
+    "plot": ("nanogpt.labs.long_run.plot", "loss, norm, rate and throughput of several runs (chapter 17d)"),
     "compare": ("nanogpt.labs.long_run.compare", "where two runs part, and by how much (chapter 17f)"),
-    "train": (
-        "nanogpt.trainer",
-        "a run from a YAML file, started or gone on with (chapter 17e)",
-    ),
+    "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17e)"),
     "sample": ("nanogpt.sampling", "continue a prompt with a trained model (chapter 08)"),
     "ladder": ("nanogpt.labs.ladder.ladder", "every speed-up on this machine, one on the other (chapter 14)"),
-    "plan": (
-        "nanogpt.labs.plan.plan",
-        "memory, communication, time and cost of a run, by formula (chapter 22)",
-    ),
+    "plan": ("nanogpt.labs.plan.plan", "memory, messages, time and cost of a run, by formula (chapter 22)"),
     "eval": ("nanogpt.labs.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
     "drill": ("nanogpt.labs.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
     "flight": ("nanogpt.labs.drills.flight", "what each rank of a deadlock waits for (chapter 20b)"),
@@ -977,21 +962,6 @@ USAGE = """usage: python -m nanogpt COMMAND [options]
 
   python -m nanogpt COMMAND --help    options and examples of a command
 Exit codes: 0 all went well, 1 the answer is no, 2 something is wrong (one line says what), 130 or 143 stopped (Ctrl-C)."""
-
-
-# %%
-#| export cli
-def is_there(module: str) -> bool:
-    """Whether a command has been written. Its module is read, not imported: help must need no PyTorch."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # nor is its folder there
-        return False
-    return spec is not None and "\ndef parser(" in Path(spec.origin).read_text(encoding="utf-8")
-
-
-# %%
-print("there are:", *(name for name in ("prepare", "sample", "ladder") if is_there(COMMANDS[name][0])))
 
 
 # %%
@@ -1087,7 +1057,7 @@ def main(argv: list[str] | None = None) -> int:
     if name in COMMANDS:
         code = run_command(name, rest)
     elif name in ("-h", "--help"):
-        lines = [f"  {name:10} {what}" for name, (module, what) in COMMANDS.items() if is_there(module)]
+        lines = [f"  {name:10} {what}" for name, (_, what) in COMMANDS.items()]
         code = outcome("nanogpt", lambda: print(USAGE.format(commands="\n".join(lines))))
     else:
         near = difflib.get_close_matches(name, COMMANDS, n=1) or ["--help"]

@@ -33,7 +33,7 @@ from course.figures import long_run as figures
 from course.notebook import answer, as_module, checkpoint, grown, predict, predictions, show
 from nanogpt.metrics import read_metrics
 from nanogpt.shards import read_shard
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.trainer import Training, build_run, due, introduce, learning_rate, resume
 
 # %%
@@ -69,7 +69,7 @@ from nanogpt.evaluate import evaluate
 from nanogpt.files import alone_in, atomically
 from nanogpt.model import GPT
 from nanogpt.optim import global_norm, gradients_of, scale_to
-from nanogpt.roofline import synchronize
+from nanogpt.device import synchronize
 from nanogpt.sampling import complete
 from nanogpt.shards import load_manifest, write_shard
 from nanogpt.training import accumulate_gradients
@@ -278,10 +278,9 @@ def update(run: Training) -> tuple[dict, list]:
     line = {"loss": loss.item(), "lr": lr, "norm": norm.item()}
     # a reason against this update?
     reason = None
-    if run.scaler is not None:
+    if run.scaler is not None and math.isfinite(line["loss"]):
         run.scaler.update(math.isfinite(line["norm"]))
-        if math.isfinite(line["loss"]) and not math.isfinite(line["norm"]):
-            reason = "overflow"
+        reason = None if math.isfinite(line["norm"]) else "overflow"
     reason = reason or judge(run, line)
     if reason:
         line["skipped"] = reason
@@ -373,6 +372,8 @@ On a terminal a step's line may be overwritten by the next one, so `say` first c
 #| export metrics
 #| grows SHOWN
 #| grows step_line
+import math
+
 SHOWN = {
     "lr": "lr {:.2e}",
     "ms": "{:.2f} ms",
@@ -537,7 +538,7 @@ def validate(run: Training) -> dict:
     if loss < run.best.get("val_loss", math.inf):
         run.best = {"step": run.step, "val_loss": loss}
     floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
-    return {"val_loss": loss} | floor  # for `plot`
+    return {"val_loss": loss if math.isfinite(loss) else None} | floor  # the floor is for `plot`
 
 
 def whole_model(run: Training) -> GPT:
@@ -1050,9 +1051,6 @@ The command reads its options, makes the configuration (`read_options`), and cal
 import argparse
 from importlib import import_module
 
-from nanogpt.config import from_depth
-
-
 HELP = """Start a run, or go on with it where its newest checkpoint is: the same command does both.
 
   python -m nanogpt train tiny
@@ -1094,7 +1092,8 @@ def read_options(args: argparse.Namespace) -> Config:
     dial = []
     if args.depth is not None:  # a width of its own may not suit the file's heads
         others = [override for override in args.overrides if not override.startswith("model.n_")]
-        dial = from_depth(args.depth, load_config(file, others).train.batch_tokens)
+        lab = import_module("nanogpt.labs.plan.depth")
+        dial = lab.from_depth(args.depth, load_config(file, others).train.batch_tokens)
     return load_config(file, [*place, *dial, *args.overrides])
 
 

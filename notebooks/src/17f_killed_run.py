@@ -34,7 +34,7 @@ from course.figures import long_run as figures
 from course.notebook import answer, as_module, checkpoint, predict, predictions, show
 from nanogpt.checkpoint import checkpoints
 from nanogpt.config import Config, load_config
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.trainer import (
     Training,
     build_run,
@@ -211,7 +211,8 @@ import argparse
 import math
 
 from nanogpt.labs.long_run.plot import read_lines
-from nanogpt.metrics import column, read_metrics
+from nanogpt.labs.long_run.plot import column
+from nanogpt.metrics import read_metrics
 
 
 # %%
@@ -398,9 +399,11 @@ On a GPU whose data sheet chapter 09 has, the line should also show the MFU, the
 
 # %%
 #| export trainer
+from importlib import import_module
+
 import torch
 
-from nanogpt.roofline import mfu, peak_of, step_flops
+from nanogpt.model import mfu, step_flops
 
 
 # %%
@@ -409,7 +412,9 @@ from nanogpt.roofline import mfu, peak_of, step_flops
 #| blank pace: as before; where peak_flops knows the peak, chapter 09's mfu goes into the line
 def peak_flops(device: torch.device, precision: str) -> float | None:
     """FLOP/s by the GPU's data sheet, where there is one."""
-    sheet = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    if device.type != "cuda":
+        return None
+    sheet = import_module("nanogpt.labs.roofline.sheets").peak_of(torch.cuda.get_device_name(device))
     rate = sheet and {"float32": sheet.float32, "tf32": sheet.tf32}.get(precision, sheet.half)
     return rate and 1e12 * rate
 

@@ -31,7 +31,7 @@ from nanogpt.device import pick_device, pick_scale
 from nanogpt.evaluate import evaluating
 from nanogpt.model import GPTConfig
 from nanogpt.shards import open_shards, read_shard
-from nanogpt.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init, train
 from nanogpt.weights import load_model
@@ -521,8 +521,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanogpt.stories import entries, words_of
-from nanogpt.stories import Count, Draw, Part, Pick, Recall, Text, alternatives
+from nanogpt.labs.corpora.stories import entries, words_of
+from nanogpt.labs.corpora.stories import Count, Draw, Part, Pick, Recall, Text, alternatives
 
 
 # %%

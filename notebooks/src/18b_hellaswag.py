@@ -25,7 +25,7 @@ from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device
 from nanogpt.model import GPTConfig
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init, train
 from nanogpt.weights import load_model, save_model
@@ -604,7 +604,7 @@ from nanogpt.files import save_json
 from nanogpt.labs.evals.excess import Floor
 from nanogpt.sampling import load
 from nanogpt.shards import open_shards, read_shard
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.stories import stories
 
 
 # %%

@@ -9,8 +9,8 @@ forgetting in nats above a known floor.
 """
 
 # %%
-#| default_exp lora
-#| doc lora: Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
+#| default_exp labs.tuning.lora
+#| doc labs.tuning.lora: Low-rank adaptation: small matrices beside frozen ones, merged or saved alone.
 import copy
 import hashlib
 from collections import Counter
@@ -18,7 +18,7 @@ from collections import Counter
 import numpy as np
 
 from course.figures import fine_tuning as figures
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from course.notebook import answer, as_module, checkpoint, grown, predict, predictions, show
 from course.other_town import SWAPPED, retold, swapped_rules
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
@@ -28,9 +28,9 @@ from nanogpt.labs.evals.floor import floor_per_token, readings
 from nanogpt.labs.roofline.memory import memory_by_category, saved_bytes
 from nanogpt.model import SIZES, num_params
 from nanogpt.optim import make_optimizer
-from nanogpt.precision import best_precision
+from nanogpt.labs.roofline.clock import best_precision
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus, entries, entropy, rules, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, entries, entropy, rules, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train, train_step
 from nanogpt.weights import load_model
@@ -741,6 +741,8 @@ from nanogpt.sampling import complete
 
 # %%
 #| export sampling
+from importlib import import_module
+
 from nanogpt.checkpoint import pick_checkpoint
 from nanogpt.pretrained import load_pretrained, read_json
 from nanogpt.tokenizer import BPETokenizer
@@ -776,8 +778,9 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     if tokenizer is None and is_ours and beside.exists():
         tokenizer = beside
     if is_adapter:
-        model, tokenizer = load(base_of(folder), tokenizer)
-        return merge(load_adapter(model, folder)), tokenizer
+        lora = import_module("nanogpt.labs.tuning.lora")
+        model, tokenizer = load(lora.base_of(folder), tokenizer)
+        return lora.merge(lora.load_adapter(model, folder)), tokenizer
     model = load_model(folder) if is_ours else load_pretrained(checkpoint)
     if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
         tokenizer = "gpt2"
@@ -788,6 +791,7 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
 
 # %% tags=["nbval-ignore-output"]
 print(json.loads((folder / "adapter.json").read_text())["base_model"], "is the base, seen from the adapter")
+as_module("labs.tuning.lora")
 loaded, coder = load(str(folder))
 with torch.no_grad():
     same = torch.equal(loaded.to(device)(x)[0], merged(x)[0])
@@ -906,7 +910,7 @@ except OSError as error:
 r"""
 ## Checkpoint
 
-Exports `lora.py` and the grown `load`, imports them in a fresh process and runs the chapter's tests.
+Exports `labs/tuning/lora.py` and the grown `load`, imports them in a fresh process and runs the chapter's tests.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -27,7 +27,7 @@ from nanogpt.evaluate import token_losses
 from nanogpt.labs.evals.excess import Floor
 from nanogpt.labs.evals.floor import readings
 from nanogpt.shards import open_shards
-from nanogpt.stories import NUMBERS, ensure_corpus, stories
+from nanogpt.labs.corpora.stories import NUMBERS, ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train
 from nanogpt.weights import load_model
@@ -43,7 +43,7 @@ from torch import Tensor, nn
 
 from nanogpt.evaluate import evaluating
 from nanogpt.model import GPT
-from nanogpt.stories import Story
+from nanogpt.labs.corpora.stories import Story
 
 # %% [markdown]
 r"""

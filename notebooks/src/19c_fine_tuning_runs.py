@@ -38,7 +38,7 @@ from nanogpt.labs.tuning.rewards import Question, questions, share_right
 from nanogpt.metrics import read_metrics
 from nanogpt.sampling import load
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.trainer import train_config
 from nanogpt.training import train
@@ -183,7 +183,7 @@ The first key is in a section of its own. At rank 0, the default, nothing change
 
 # %%
 from nanogpt.config import Config, Data, Lora, Model, Train
-from nanogpt.lora import lora_parameters
+from nanogpt.labs.tuning.lora import lora_parameters
 
 print(Lora(rank=RANK))
 
@@ -203,7 +203,7 @@ import torch
 
 from nanogpt import build
 from nanogpt.config import Config, Lora, hook
-from nanogpt.lora import add_lora
+from nanogpt.labs.tuning.lora import add_lora
 from nanogpt.model import GPT
 
 
@@ -253,7 +253,7 @@ from functools import partial
 from pathlib import Path
 
 from nanogpt import trainer
-from nanogpt.lora import load_adapter, lora_parameters, save_adapter
+from nanogpt.labs.tuning.lora import load_adapter, lora_parameters, save_adapter
 
 
 # %%
@@ -712,13 +712,13 @@ from nanogpt.labs.roofline.memory import memory_by_category
 from nanogpt.labs.roofline.work import predict_step
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.precision import READS, LossScaler
-from nanogpt.roofline import Roofline, timings
+from nanogpt.labs.roofline.clock import Roofline, timings
 from nanogpt.training import train_step
 
 
 # %%
 #| export labs.plan.dryrun
-from nanogpt.lora import add_lora, lora_parameters
+from nanogpt.labs.tuning.lora import add_lora, lora_parameters
 
 
 def adapter_numbers(shape: GPTConfig, config: Config) -> int:

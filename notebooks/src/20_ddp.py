@@ -20,6 +20,8 @@ was measured here was measured on gloo; what the chapter says about NCCL and GPU
 # %%
 #| default_exp distributed
 #| doc distributed: Many processes as one: who this one is, its group, DDP, and a clear end when one is lost.
+#| doc labs.parallel.lost: What a group of ranks needs where some die: a name for each life, and who is missing.
+#| doc labs.parallel.agreement: Whether several ranks do the same run: their code, data, configuration and checkpoint.
 #| doc labs.parallel.buckets: Gradients averaged by hand: one by one, all in one message, in buckets while backward still computes; and a ring.
 #| doc labs.drills.ddp: A model, its rows and checks for several processes; and the command `drill`, under torchrun.
 from course.figures import ddp as figures
@@ -27,7 +29,7 @@ from course.local_ranks import local_ranks
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.processes import Processes, torchrun_script
 from nanogpt.precision import LossScaler, autocast, tf32_switch
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 
 DATA = "../data/built/stories"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
@@ -130,11 +132,6 @@ class Ranks:
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
-    def print(self, *words, sep=" ") -> None:
-        """Once, not once a rank."""
-        if self.rank == 0:
-            print(*words, sep=sep, flush=True)
-
     def mean(self, x: Tensor) -> Tensor:
         """The mean over all ranks in float32; x itself if there is one. Gloo has no average: a sum, divided."""
         if self.size == 1:
@@ -173,7 +170,7 @@ for that.
 
 
 # %%
-#| export
+#| export labs.parallel.buckets
 def my_rows(B: int, ranks: Ranks) -> dict:
     """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
     if B % ranks.size:
@@ -200,7 +197,8 @@ import torch
 import torch.distributed as dist
 
 from nanogpt.data import DocumentStream
-from nanogpt.distributed import Ranks, my_rows, torchrun_ranks
+from nanogpt.distributed import Ranks, torchrun_ranks
+from nanogpt.labs.parallel.buckets import my_rows
 from nanogpt.labs.parallel.buckets import average_gradients
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import described, open_shards
@@ -229,9 +227,10 @@ def train(ranks: Ranks, rows: int = 8, steps: int = 10) -> list[float]:
 ranks = torchrun_ranks()
 dist.init_process_group("nccl" if ranks.device.type == "cuda" else "gloo")
 pairs = list(zip(train(Ranks(device=ranks.device)), train(ranks)))
-for step, (one, many) in enumerate(pairs, 1):
-    ranks.print(f"step {step:2}: one process {one:.4f}, {ranks.size} processes {many:.4f}")
-ranks.print(f"largest difference: {max(abs(one - many) for one, many in pairs):.1e} nats")
+if ranks.rank == 0:  # once, not once a rank
+    for step, (one, many) in enumerate(pairs, 1):
+        print(f"step {step:2}: one process {one:.4f}, {ranks.size} processes {many:.4f}")
+    print(f"largest difference: {max(abs(one - many) for one, many in pairs):.1e} nats")
 dist.destroy_process_group()
 
 # %% [markdown]
@@ -866,17 +865,13 @@ What follows is work that later chapters import. Skip it on a first reading. It 
 #| export
 import atexit
 import gc
-import hashlib
 import os
-import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
-from threading import Thread
 
-import nanogpt
 from nanogpt.device import pick_device
 
 # %% [markdown]
@@ -898,7 +893,7 @@ def gathered(ranks: Ranks, thing) -> list:
 
 # %% [markdown]
 r"""
-*The roll call.* A thread asks, because behind a cut cable the store itself never answers.
+*The roll call* is a lab, which a rank loads only when a collective has failed. A thread asks, because behind a cut cable the store itself never answers.
 """
 
 
@@ -910,18 +905,12 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "gloo" in said and any(word in said for word in words)
 
 
-def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
-    """The roll call after a collective has failed: what became of the other ranks, but for those that wait as well."""
-    told = []
-    # A thread asks: behind a cut cable the store itself never answers, and its calls know no time limit.
-    thread = Thread(target=lambda: told.append(roll_call(ranks, store, seconds)), daemon=True)
-    thread.start()
-    thread.join(2 * seconds)
-    return told[0] if told else "the store does not answer, so the host of rank 0 is gone or cut off"
-
-
 # %%
-#| export
+#| export labs.parallel.lost
+import time
+from threading import Thread
+
+
 def roll_call(ranks: Ranks, store, seconds: float) -> str:
     """Wait until all others have written how they ended, or for `seconds`; those that do not wait, by name."""
     others = sorted(set(range(ranks.size)) - {ranks.rank})
@@ -934,6 +923,16 @@ def roll_call(ranks: Ranks, store, seconds: float) -> str:
         if said != "waits":
             lost.append(f"rank {rank} {said}")
     return "; ".join(lost) or "all wait as well: for something else (chapter 20b), or for the network"
+
+
+def who_is_missing(ranks: Ranks, store, seconds: float) -> str:
+    """The roll call after a collective has failed: what became of the other ranks, but for those that wait as well."""
+    told = []
+    # A thread asks: behind a cut cable the store itself never answers, and its calls know no time limit.
+    thread = Thread(target=lambda: told.append(roll_call(ranks, store, seconds)), daemon=True)
+    thread.start()
+    thread.join(2 * seconds)
+    return told[0] if told else "the store does not answer, so the host of rank 0 is gone or cut off"
 
 
 # %%
@@ -993,7 +992,8 @@ def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
             leave_group()  # NCCL would wait here for ranks that wait for this one
         if not is_lost(error):
             raise
-        who = who_is_missing(ranks, store, min(seconds, 10))
+        lab = import_module("nanogpt.labs.parallel.lost")
+        who = lab.who_is_missing(ranks, store, min(seconds, 10))
         raise TimeoutError(f"rank {me}, which waits {seconds:g} s at most, has lost others: {who}") from error
     leave_group()
 
@@ -1032,7 +1032,10 @@ print(f"this kernel: rank {me.rank} of {me.size}, since no torchrun has started 
 
 
 # %%
-#| export
+#| export labs.parallel.lost
+import uuid
+
+
 def same_life(ranks: Ranks, store) -> str:
     """A name that only the ranks of this life know: after a restart the store still says what the dead have set."""
     me, others = uuid.uuid4().hex, range(1, ranks.size)
@@ -1056,7 +1059,8 @@ def same_life(ranks: Ranks, store) -> str:
 def open_group(ranks: Ranks, seconds: float):
     """Meet the others at torchrun's store and open the default group, NCCL on GPUs and gloo on CPUs; the store."""
     store, *_ = next(dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timedelta(seconds=300)))
-    store = dist.PrefixStore(same_life(ranks, store), store)
+    lab = import_module("nanogpt.labs.parallel.lost")
+    store = dist.PrefixStore(lab.same_life(ranks, store), store)
     options = {"store": store, "rank": ranks.rank, "world_size": ranks.size}
     gpu = {"device_id": ranks.device} if ranks.device.type == "cuda" else {}
     dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds), **options, **gpu)
@@ -1071,7 +1075,15 @@ chapter 20b compares hashes at the start. Nor may a rank stop alone because a si
 
 
 # %%
-#| export
+#| export labs.parallel.agreement
+import hashlib
+from pathlib import Path
+
+import torch
+
+import nanogpt
+
+
 def refuse_differences(ranks: Ranks, **facts: str) -> None:
     """ValueError, on all ranks alike, if one of the facts, such as a hash, is not the same on all of them."""
     told = gathered(ranks, facts)
@@ -1081,18 +1093,20 @@ def refuse_differences(ranks: Ranks, **facts: str) -> None:
                 raise ValueError(f"rank {rank} has another {name} than rank 0: {theirs}, and not {ours}")
 
 
-def first_reason(ranks: Ranks, reason: str | None) -> str | None:
-    """The first rank's reason that has one, to stop for example; on all ranks, which all ask at the same place."""
-    if not ranks.mean(torch.tensor(float(reason is not None), device=ranks.device)):
-        return None  # one number, in most steps
-    return next(filter(None, gathered(ranks, reason)))
-
-
 def code_hash() -> str:
     """Of all modules of nanogpt on this rank's disk, and of PyTorch's version."""
     files = sorted(Path(nanogpt.__file__).parent.rglob("*.py"))
     text = b"".join(f.name.encode() + f.read_bytes() for f in files)
     return hashlib.sha256(torch.__version__.encode() + text).hexdigest()[:12]
+
+
+# %%
+#| export
+def first_reason(ranks: Ranks, reason: str | None) -> str | None:
+    """The first rank's reason that has one, to stop for example; on all ranks, which all ask at the same place."""
+    if not ranks.mean(torch.tensor(float(reason is not None), device=ranks.device)):
+        return None  # one number, in most steps
+    return next(filter(None, gathered(ranks, reason)))
 
 
 # %%

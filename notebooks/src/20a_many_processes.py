@@ -11,17 +11,19 @@ without it. So we begin by letting it go wrong.
 
 # %%
 #| default_exp trainer
+#| doc labs.plan.too_large: Whether a run can fit into the memory at all.
 import shutil
 
-from course.notebook import answer, checkpoint, grown, predict, predictions
+from course.notebook import answer, as_module, checkpoint, grown, predict, predictions
 from course.torchrun import torchrun
 from nanogpt.config import load_config
 from nanogpt.data import DocumentStream
 from nanogpt.labs.long_run.compare import verdict
+from nanogpt.labs.parallel.agreement import code_hash, refuse_differences
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.trainer import Training
 
 # %%
@@ -97,6 +99,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -104,8 +107,8 @@ import torch
 from nanogpt.build import new_shape
 from nanogpt.config import Config, config_dict, hook, hooks
 from nanogpt.data import BatchStream
-from nanogpt.distributed import Ranks, code_hash, first_reason, gathered, process_group
-from nanogpt.distributed import refuse_differences, replicate, torchrun_ranks
+from nanogpt.distributed import Ranks, first_reason, gathered, process_group
+from nanogpt.distributed import replicate, torchrun_ranks
 from nanogpt.files import alone_in
 from nanogpt.model import num_params
 
@@ -166,7 +169,16 @@ is left. The count of `why_too_large` is a lower bound: 16 bytes for each parame
 
 
 # %%
-#| export
+#| export labs.plan.too_large
+import os
+
+import torch
+
+from nanogpt.build import new_shape
+from nanogpt.config import Config, hook
+from nanogpt.model import num_params
+
+
 def why_too_large(config: Config, device: torch.device, ranks: int) -> str:
     """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
 
@@ -187,15 +199,19 @@ def why_too_large(config: Config, device: torch.device, ranks: int) -> str:
     return f"{needs}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
 
 
+# %%
+#| export
 def refuse_ranks(config: Config, ranks: Ranks) -> None:
     """ValueError for a run that these ranks cannot do, before they meet."""
     for check in hooks(config, "check_ranks"):
         check(config, ranks)
-    if config.init_from is None and (reason := why_too_large(config, ranks.device, ranks.size)):
+    lab = import_module("nanogpt.labs.plan.too_large")
+    if config.init_from is None and (reason := lab.why_too_large(config, ranks.device, ranks.size)):
         raise ValueError(reason)
 
 
 # %% tags=["nbval-ignore-output"]
+as_module("labs.plan.too_large")
 print(why_too_large(load_config("tiny", ["model.n_layer=1000000000"]), torch.device("cpu"), 2))
 with join_run(config) as ranks:
     print(ranks)
@@ -269,7 +285,14 @@ An error should say what to change. `find_remedy` looks for a smaller micro-batc
 
 
 # %%
-#| export
+#| export labs.parallel.agreement
+import hashlib
+import json
+
+from nanogpt.config import Config, config_dict
+from nanogpt.data import BatchStream
+
+
 def find_remedy(config: Config, ranks: int) -> str:
     """The change of the configuration with which its batch can be dealt to so many ranks."""
     rows = config.train.batch_tokens // config.model.block_size
@@ -280,7 +303,7 @@ def find_remedy(config: Config, ranks: int) -> str:
 
 
 # %%
-#| export
+#| export labs.parallel.agreement
 def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
     """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
 
@@ -345,7 +368,9 @@ from nanogpt.evaluate import evaluate
 from nanogpt.files import atomically
 from nanogpt.optim import global_norm, gradients_of, scale_to
 from nanogpt.precision import LossScaler, why_not
-from nanogpt.roofline import mfu, step_flops, synchronize
+from nanogpt.model import mfu
+from nanogpt.model import step_flops
+from nanogpt.device import synchronize
 from nanogpt.sampling import complete
 from nanogpt.shards import write_shard
 
@@ -390,10 +415,9 @@ def update(run: Training) -> tuple[dict, list]:
     line = {"loss": loss.item(), "lr": lr, "norm": norm.item()}
     # a reason against this update?
     reason = None
-    if run.scaler is not None:
+    if run.scaler is not None and math.isfinite(line["loss"]):
         run.scaler.update(math.isfinite(line["norm"]))
-        if math.isfinite(line["loss"]) and not math.isfinite(line["norm"]):
-            reason = "overflow"
+        reason = None if math.isfinite(line["norm"]) else "overflow"
     reason = reason or judge(run, line)
     if reason:
         line["skipped"] = reason
@@ -472,7 +496,9 @@ def resume(run: Training) -> Training:
     if found:
         state = load_state(found)
         refuse_changes(run.config, state["config"])
-    refuse_other_runs(run.ranks, run.config, run.stream, str(found))
+    if run.ranks.size > 1:
+        lab = import_module("nanogpt.labs.parallel.agreement")
+        lab.refuse_other_runs(run.ranks, run.config, run.stream, str(found))
     if found:
         hook(run.config, load_weights)(run, found)
         run.load_state_dict(state)

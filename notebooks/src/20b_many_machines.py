@@ -34,8 +34,8 @@ from course.notebook import answer, checkpoint, grown, predict, predictions, sho
 from course.torchrun import torchrun
 from nanogpt.distributed import Ranks, patience
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.roofline import PEAKS
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.roofline.sheets import PEAKS
+from nanogpt.labs.corpora.stories import ensure_corpus
 
 # %%
 DATA, RUNS = Path("../data/built/stories"), Path("../data/built/ranks")
@@ -315,7 +315,8 @@ def check_alone(ranks: Ranks, step: int, model) -> None:
 def check_together(ranks: Ranks, step: int, model) -> None:
     """All ranks ask, one prints."""
     apart = weights_apart(model, ranks)
-    ranks.print(f"after step {step}: weights {apart:g} apart")
+    if ranks.rank == 0:
+        print(f"after step {step}: weights {apart:g} apart", flush=True)
 
 
 CHECKS = {"hangs": hangs, "alone": check_alone, "together": check_together}
@@ -507,7 +508,7 @@ import math
 from dataclasses import dataclass
 
 from nanogpt.model import GPTConfig, num_params
-from nanogpt.roofline import step_flops
+from nanogpt.model import step_flops
 
 
 # %%
@@ -778,7 +779,7 @@ import torch.distributed as dist
 
 from nanogpt.distributed import Ranks, replicate
 from nanogpt.labs.drills.ddp import fresh
-from nanogpt.roofline import synchronize
+from nanogpt.device import synchronize
 from nanogpt.training import accumulate_gradients
 
 

@@ -17,7 +17,7 @@ with more care, so we use it from there on. We count what a rank holds and moves
 #| default_exp labs.parallel.zero
 #| doc labs.parallel.zero: ZeRO by hand: a part of each tensor, its three stages, and a count of what they move.
 #| doc labs.drills.sharding: What chapter 21 makes several processes do, to be measured: `drill drills.sharding:stages`.
-#| doc fsdp: A model in shards by FSDP2: made part by part; complete again for a file; its checkpoint for any number of ranks.
+#| doc labs.parallel.fsdp: A model in shards by FSDP2: made part by part; complete again for a file; its checkpoint for any number of ranks.
 import json
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from nanogpt.labs.roofline.memory import activation_bytes
 from nanogpt.model import GPT, SIZES, GPTConfig, num_params
 from nanogpt.optim import make_optimizer
 from nanogpt.pretrained import from_hf
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.training import train_step
 
 DATA, OUT = "../data/built/stories", "../data/built/zero.json"
@@ -437,7 +437,7 @@ the gradients stay in float32, so under bf16 the parts *are* chapter 10's master
 """
 
 # %%
-#| export fsdp
+#| export labs.parallel.fsdp
 import warnings
 from functools import partial
 from pathlib import Path
@@ -456,7 +456,7 @@ from nanogpt.precision import PRECISIONS
 
 
 # %%
-#| export fsdp
+#| export labs.parallel.fsdp
 def shard(model: GPT, mesh: DeviceMesh | None = None, precision="float32") -> GPT:
     """FSDP2, in place: this rank keeps a part of each tensor. Make the optimizer afterwards. wte stays lm_head.
 
@@ -498,7 +498,7 @@ And recomputation? It is the call that we know already, around a block's forward
 
 
 # %%
-#| export fsdp
+#| export labs.parallel.fsdp
 def recompute_blocks(model: GPT) -> GPT:
     """Of each block keep its input alone, and run the block again in backward (Chen et al. 2016, §4); in place."""
     for block in model.transformer.h:
@@ -520,7 +520,8 @@ logits take most of the memory, as in a large model.
 import torch
 
 from nanogpt.data import DocumentStream
-from nanogpt.distributed import Ranks, my_rows
+from nanogpt.distributed import Ranks
+from nanogpt.labs.parallel.buckets import my_rows
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import described, open_shards
 
@@ -705,7 +706,7 @@ There are two reasons to write a sharded model down. One is a file that others r
 
 
 # %%
-#| export fsdp
+#| export labs.parallel.fsdp
 @torch.no_grad()
 def full_state(model: GPT) -> dict[str, Tensor]:
     """All weights by name, complete, on the CPU of rank 0, the tied one once; {} on the others. All ranks call it."""
@@ -727,7 +728,7 @@ It wants one dictionary of tensors by name. `parts_of` makes it: for each weight
 
 
 # %%
-#| export fsdp
+#| export labs.parallel.fsdp
 def parts_of(model: GPT, optimizer) -> dict[str, Tensor]:
     """This rank's part of each weight and of its moments, by name. They share memory with model and optimizer."""
     parts = {}
@@ -847,7 +848,7 @@ r"""
 
 
 # %%
-#| export fsdp
+#| export labs.parallel.fsdp
 def unsharded(model: GPT) -> GPT | None:
     """On rank 0 a plain GPT on the CPU, for save_model and to_hf, with the weights of a sharded one; None elsewhere."""
     state = full_state(model)
@@ -878,7 +879,7 @@ from nanogpt.distributed import replicate
 from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.optim import make_optimizer
 from nanogpt.precision import autocast
-from nanogpt.pretrained import to_hf
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.training import accumulate_gradients
 
 
@@ -1073,6 +1074,9 @@ The trainer goes on from such a checkpoint. `load_parts` brings the weights and 
 # %%
 #| export trainer
 #| grows load_weights
+from importlib import import_module
+
+
 def load_weights(run: Training, folder: Path) -> None:
     """Give the run's model the weights of a checkpoint; of one in parts its optimizer the moments as well."""
     if not is_in_parts(folder):
@@ -1080,9 +1084,8 @@ def load_weights(run: Training, folder: Path) -> None:
         return
     if (tp := run.config.parallel.tp) > 1:
         raise ValueError(f"{folder} is in parts, which parallel.tp={tp} cannot read; set 1")
-    from nanogpt.fsdp import load_parts  # here: its imports take a second
-
-    load_parts(folder, run.model, run.optimizer)
+    lab = import_module("nanogpt.labs.parallel.fsdp")  # here: its imports take a second
+    lab.load_parts(folder, run.model, run.optimizer)
 
 
 # %%

@@ -25,7 +25,7 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.model import split_heads
 from nanogpt.model import GPT, GPTConfig, num_params
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 
 DATA, OUT = "../data/built/stories", "../data/built/tensor.json"
 N, PROCESSES = 2, 2  # ranks inside this kernel; processes of the drill

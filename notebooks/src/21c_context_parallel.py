@@ -21,8 +21,8 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.model import attention_weights
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.roofline import PEAKS
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.roofline.sheets import PEAKS
+from nanogpt.labs.corpora.stories import ensure_corpus
 
 DATA, OUT = "../data/built/stories", "../data/built/drill-21c.json"
 N, RANKS, T = 2, 4, 64  # processes, for which a laptop has two cores; ranks on paper; tokens of a row

@@ -31,7 +31,7 @@ from pathlib import Path
 from course.figures import layouts as figures
 from course.notebook import answer, as_module, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 
 N = 4  # processes of the grids below
 DATA, RUNS, OUT = "../data/built/stories", Path("../data/built/layouts"), "../data/built/layouts.json"
@@ -203,14 +203,14 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     """Lay the model out as config.parallel says, in place: what a step calls, and who reads different rows."""
     layout, dp = config.parallel, data_parallel(config.parallel, ranks.size)
     if layout.recompute:
-        from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
+        from nanogpt.labs.parallel.fsdp import recompute_blocks  # here: its imports take a second
 
         recompute_blocks(model)
     if ranks.size == 1 or (layout.tp == 1 and not layout.shard):
         return replicate(model, ranks), ranks
     from torch.distributed.device_mesh import init_device_mesh
 
-    from nanogpt.fsdp import shard
+    from nanogpt.labs.parallel.fsdp import shard
     from nanogpt.labs.parallel.tensor import split
 
     copies = layout.copies if layout.shard else dp
@@ -371,7 +371,7 @@ def gather_model(model: GPT) -> GPT | None:
     """On rank 0's CPU the model as one process has it; None elsewhere; itself if it is not laid out. All ranks call it."""
     if not is_laid_out(model):
         return model
-    from nanogpt.fsdp import unsharded
+    from nanogpt.labs.parallel.fsdp import unsharded
     from nanogpt.labs.parallel.tensor import by_part
 
     gathered = unsharded(model)
@@ -437,7 +437,8 @@ from types import SimpleNamespace
 
 from nanogpt.config import Parallel
 from nanogpt.data import DocumentStream
-from nanogpt.distributed import Ranks, my_rows
+from nanogpt.distributed import Ranks
+from nanogpt.labs.parallel.buckets import my_rows
 from nanogpt.labs.drills.ddp import LR, ROWS, fresh
 from nanogpt.model import GPT
 from nanogpt.optim import make_optimizer
@@ -617,7 +618,8 @@ one process does: a test holds that. And since the checkpoint is the usual one, 
 
 # %%
 from nanogpt.checkpoint import latest
-from nanogpt.pretrained import from_hf, to_hf
+from nanogpt.pretrained import from_hf
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.weights import load_model
 
 for name in runs:
@@ -651,7 +653,7 @@ def snapshot(run) -> tuple[GPT, dict, Callable]:
     """What a checkpoint of this run holds: model, state, and what writes the weights. All ranks call it."""
     if not (run.config.parallel.save_parts and is_laid_out(run.model)):
         return gather_model(run.model), run.state_dict(), save_model
-    from nanogpt.fsdp import save_parts  # here: its imports take a second
+    from nanogpt.labs.parallel.fsdp import save_parts  # here: its imports take a second
 
     parts = run.folder / f".step_{run.step:06d}.parts.tmp"
     save_parts(parts, run.model, run.optimizer)  # returns when all have written
@@ -745,7 +747,8 @@ predict("21d.4", "tp over all GPUs keeps the link busy, times tp in a machine", 
 from nanogpt.labs.plan.budget import Cluster, average_seconds
 from nanogpt.labs.roofline.memory import activation_bytes
 from nanogpt.model import SIZES, GPTConfig, num_params
-from nanogpt.roofline import PEAKS, step_flops
+from nanogpt.labs.roofline.sheets import PEAKS
+from nanogpt.model import step_flops
 
 GPUS, INSIDE, EACH, ROOM = 64, 8, 8, 80  # in all, of a machine; of each: rows, and GB
 assert GPUS > INSIDE > 1, (
@@ -1006,7 +1009,7 @@ def place_model(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, nn.M
         return model, compile_blocks(model) if config.train.compile else model, readers
     model, stepper, readers = trainer.place_model(config, manifest, ranks)
     if config.parallel.recompute:
-        from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
+        from nanogpt.labs.parallel.fsdp import recompute_blocks  # here: its imports take a second
 
         recompute_blocks(model)
     return model, stepper, readers

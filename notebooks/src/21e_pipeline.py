@@ -21,7 +21,7 @@ from course.figures import pipeline as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.model import GPTConfig
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 
 DATA, OUT = "../data/built/stories", "../data/built/drill-21e.json"
 N = 2  # processes, for which a laptop has two cores
@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from nanogpt.distributed import Ranks
 from nanogpt.model import GPT
-from nanogpt.roofline import synchronize
+from nanogpt.device import synchronize
 from nanogpt.training import target_shares
 
 # %% [markdown]

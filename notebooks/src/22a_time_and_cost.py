@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from course.figures import planner as figures
 from course.local_ranks import fake_ranks, traced
 from course.notebook import answer, checkpoint, predict, predictions
-from nanogpt.fsdp import shard
+from nanogpt.labs.parallel.fsdp import shard
 from nanogpt.labs.plan.budget import Cluster, average_seconds, ring_bandwidth
 from nanogpt.model import GPT, GPTConfig, num_params
 
@@ -47,8 +47,8 @@ from dataclasses import dataclass, replace
 
 from nanogpt.labs.plan.footprint import Step, split_params
 from nanogpt.model import flops_by_part
-from nanogpt.roofline import PEAKS, Peak
-from nanogpt.roofline import step_flops
+from nanogpt.labs.roofline.sheets import PEAKS, Peak
+from nanogpt.model import step_flops
 
 # %%
 #| export labs.plan.budget
@@ -479,7 +479,7 @@ from nanogpt.labs.plan.budget import Cluster
 from nanogpt.labs.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint, largest_batch
 from nanogpt.labs.plan.table import MEMORY, memory_lines, say
 from nanogpt.model import SIZES, GPTConfig, num_params
-from nanogpt.roofline import Peak
+from nanogpt.labs.roofline.sheets import Peak
 
 MODELS = {
     **dict(zip(("gpt2-124M", "gpt2-355M", "gpt2-774M", "gpt2-1558M"), SIZES.values())),
@@ -824,9 +824,9 @@ from nanogpt import optim
 from nanogpt.config import Config, load_config
 from nanogpt.labs.plan.dryrun import frozen, planned
 from nanogpt.labs.roofline.work import predict_step
-from nanogpt.lora import add_lora
+from nanogpt.labs.tuning.lora import add_lora
 from nanogpt.precision import READS, LossScaler
-from nanogpt.roofline import Roofline, timings
+from nanogpt.labs.roofline.clock import Roofline, timings
 from nanogpt.training import train_step
 
 
@@ -854,7 +854,7 @@ def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> 
     if lora.rank:
         add_lora(model, lora.rank, lora.alpha, lora.targets)
     if config.parallel.recompute:
-        from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
+        from nanogpt.labs.parallel.fsdp import recompute_blocks  # here: its imports take a second
 
         recompute_blocks(model)
     ids = torch.randint(shape.vocab_size, (B, T + 1), device=device)

@@ -20,8 +20,9 @@ import tempfile
 from course.figures import formats as figures
 from course.llmc_judge import WANTED, judge, verdicts, why_no_judge
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.pretrained import from_hf, to_hf
-from nanogpt.stories import stories
+from nanogpt.pretrained import from_hf
+from nanogpt.labs.formats.hf import to_hf
+from nanogpt.labs.corpora.stories import stories
 
 # %%
 #| export labs.formats.llmc

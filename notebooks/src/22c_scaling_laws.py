@@ -16,7 +16,7 @@ from pathlib import Path
 from course.figures import scaling_laws as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.model import flops_per_token, num_params, params_by_part
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 
 # %%
@@ -36,7 +36,7 @@ from nanogpt.labs.evals.floor import floor_per_token
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer, wsd
 from nanogpt.shards import open_shards
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.training import scale_init, train_step
 
 ROWS, T, LAYERS, HEADS = 4, 128, 3, 4  # T: the longest story has 120 tokens

@@ -20,7 +20,7 @@ from course.figures import published_logs as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.config import load_config
 from nanogpt.model import GPTConfig, flops_per_token
-from nanogpt.roofline import PEAKS
+from nanogpt.labs.roofline.sheets import PEAKS
 
 # %%
 #| export

@@ -25,7 +25,7 @@ from nanogpt.device import seed_everything
 from nanogpt.labs.kernels.kernels import guarded
 from nanogpt.labs.roofline.memory import memory_levels, peak_memory, saved_bytes
 from nanogpt.model import GPT, GPTConfig, next_token_loss
-from nanogpt.roofline import Roofline, faster
+from nanogpt.labs.roofline.clock import Roofline, faster
 
 g = seed_everything(0)
 
@@ -577,7 +577,7 @@ from nanogpt.labs.roofline.memory import PAGE
 from nanogpt.labs.roofline.work import PRODUCTS, step_work
 from nanogpt.model import num_params
 from nanogpt.precision import READS, why_not
-from nanogpt.roofline import Peak
+from nanogpt.labs.roofline.sheets import Peak
 
 # %%
 #| export labs.ladder.rungs

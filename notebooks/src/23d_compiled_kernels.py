@@ -26,7 +26,7 @@ from course.notebook import answer, checkpoint, predict, predictions
 from nanogpt.labs.kernels.flash_kernels import flash_kernel, keys_backward_kernel
 from nanogpt.labs.kernels.fused_loss import loss_kernel
 from nanogpt.labs.kernels.kernels import launch
-from nanogpt.roofline import peak_of
+from nanogpt.labs.roofline.sheets import peak_of
 
 # %%
 #| export
@@ -39,7 +39,7 @@ from pathlib import Path
 
 from torch._inductor.runtime.triton_compat import HAS_TRITON, tl, triton
 
-from nanogpt.roofline import Peak
+from nanogpt.labs.roofline.sheets import Peak
 
 # %% tags=["nbval-ignore-output"]
 skip_cells_without_triton()

@@ -33,7 +33,7 @@ from nanogpt.model import GPTConfig
 from nanogpt.sampling import KVCache, read
 from nanogpt.sampling import draw, token_probs
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init, train
 

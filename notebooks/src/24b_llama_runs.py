@@ -31,7 +31,7 @@ from course.notebook import answer, as_module, checkpoint, predict, predictions
 from course.torchrun import so_far
 from nanogpt.config import Config, Model
 from nanogpt.labs.llama.model import Llama, LlamaConfig
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 
 DATA, RUNS = "../data/built/stories", Path("../data/built/llama-runs")
 STEPS, RANK = 120, 4  # of the run below; of its adapters
@@ -404,7 +404,7 @@ takes chapter 06's reader for a GPT-2 and chapter 24's for a Llama or Qwen3.
 
 # %%
 from nanogpt.labs.llama.pretrained import llama_to_hf
-from nanogpt.lora import LoRALinear, add_lora, linear_layers, lora_parameters
+from nanogpt.labs.tuning.lora import LoRALinear, add_lora, linear_layers, lora_parameters
 from nanogpt.pretrained import load_pretrained
 
 trained = load_model(RUNS / "one" / f"step_{STEPS:06d}")
@@ -561,7 +561,7 @@ Before anything is made, `why_too_large` of chapter 20a asks whether the run can
 """
 
 # %% tags=["nbval-ignore-output"]
-from nanogpt.trainer import why_too_large
+from nanogpt.labs.plan.too_large import why_too_large
 
 print(
     why_too_large(load_config("tiny", ["family=llama", "model.n_layer=1000000000"]), torch.device("cpu"), 1)
@@ -582,10 +582,10 @@ from nanogpt import optim
 from nanogpt.device import pick_device
 from nanogpt.labs.llama.pretrained import KINDS, config_from_llama
 from nanogpt.labs.plan.dryrun import say_time
-from nanogpt.lora import add_lora, lora_parameters
+from nanogpt.labs.tuning.lora import add_lora, lora_parameters
 from nanogpt.precision import READS, LossScaler
 from nanogpt.pretrained import config_from_hf
-from nanogpt.roofline import Roofline, measure_roofline, timings
+from nanogpt.labs.roofline.clock import Roofline, measure_roofline, timings
 from nanogpt.shards import load_manifest
 from nanogpt.training import train_step
 from nanogpt.weights import classes_of

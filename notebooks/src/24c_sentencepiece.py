@@ -23,7 +23,7 @@ from collections import Counter
 from course.figures import sentencepiece as figures
 from course.figures.tokenizer import timed
 from course.notebook import answer, checkpoint, predict, predictions
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.tokenizer import learn_merges
 
 SIZE, TEXTS = 400, 300  # merges to learn; stories to learn them from

@@ -24,7 +24,7 @@ import torch
 
 from course.figures import bert as figures
 from course.notebook import answer, checkpoint, predict, predictions
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init, train
 

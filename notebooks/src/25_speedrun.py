@@ -26,7 +26,7 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device
 from nanogpt.labs.evals.floor import floor_per_token
-from nanogpt.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 
 device = pick_device()

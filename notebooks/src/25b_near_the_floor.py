@@ -29,7 +29,7 @@ from course.notebook import answer, checkpoint, grown, predict, predictions, sho
 from nanogpt.labs.evals.excess import KINDS
 from nanogpt.labs.speedrun.record import T99, share, surely_below
 from nanogpt.labs.speedrun.speedrun import race
-from nanogpt.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus
 
 # %%
 #| export

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from nanogpt.data import DocumentStream
 from nanogpt.files import save_json
 from nanogpt.labs.bert import both_sides, hide
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus
 from nanogpt.training import scale_init, train
 
 T, B, RATE = 128, 8, 2e-3

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from course.paths import ROOT
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.model import GPT, Block, GPTConfig
-from nanogpt.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
 VOCAB, T, B, C, HEADS, HELD = 512, 64, 16, 64, 4, 12_000

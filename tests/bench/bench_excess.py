@@ -16,10 +16,10 @@ import torch
 from nanogpt.data import DocumentStream
 from nanogpt.evaluate import token_losses
 from nanogpt.files import save_json
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.evals.excess import Floor
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init, train
 

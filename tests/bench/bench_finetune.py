@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from course.notebooks.source import notebook_from_source  # noqa: E402
 from nanogpt.files import save_json  # noqa: E402
-from nanogpt.lora import add_lora, freeze  # noqa: E402
+from nanogpt.labs.tuning.lora import add_lora, freeze  # noqa: E402
 from nanogpt.weights import load_model  # noqa: E402
 
 SWEEP = [  # way, share of old stories, rates

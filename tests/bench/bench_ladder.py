@@ -22,8 +22,8 @@ from nanogpt.device import pick_device
 from nanogpt.labs.ladder.climb import in_turns
 from nanogpt.labs.ladder.forecast import predict
 from nanogpt.labs.ladder.rungs import keep_memory, make_step, obstacles, rungs_up_to, zipf_batches
-from nanogpt.model import GPTConfig
-from nanogpt.roofline import gain_of, measure_roofline, step_flops
+from nanogpt.labs.roofline.clock import gain_of, measure_roofline
+from nanogpt.model import GPTConfig, step_flops
 
 PROGRAMS = {  # label: does it keep its memory?
     "ours, top rung": True,

@@ -21,10 +21,10 @@ from course.llama_changes import CHANGES, changed
 from course.paths import ROOT
 from nanogpt.data import DocumentStream
 from nanogpt.evaluate import evaluate
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.llama import model as llama
 from nanogpt.model import GPTConfig
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train
 

@@ -37,7 +37,7 @@ def find_text() -> str:
     ):
         if path.exists():
             return path.read_text(encoding="utf-8")
-    from nanogpt.stories import stories
+    from nanogpt.labs.corpora.stories import stories
 
     return "".join(story.text + "\n\n" for story in stories(5000))
 

@@ -20,6 +20,7 @@ from nanogpt.data import DocumentStream  # noqa: E402
 from nanogpt.device import pick_device  # noqa: E402
 from nanogpt.evaluate import token_losses  # noqa: E402
 from nanogpt.files import save_json  # noqa: E402
+from nanogpt.labs.corpora.stories import stories  # noqa: E402
 from nanogpt.labs.evals.excess import Floor  # noqa: E402
 from nanogpt.labs.tuning.rewards import (  # noqa: E402
     Near,
@@ -33,7 +34,6 @@ from nanogpt.labs.tuning.rewards import (  # noqa: E402
 )
 from nanogpt.model import flops_per_token  # noqa: E402
 from nanogpt.shards import open_shards  # noqa: E402
-from nanogpt.stories import stories  # noqa: E402
 from nanogpt.tokenizer import BPETokenizer  # noqa: E402
 from nanogpt.training import train  # noqa: E402
 from nanogpt.weights import load_model  # noqa: E402

@@ -21,10 +21,11 @@ import torch
 from torch import nn
 
 from nanogpt import sampling
+from nanogpt.device import synchronize
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.kernels.columns import by_columns
+from nanogpt.labs.roofline.clock import copy_bandwidth, measure
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.pretrained import to_hf
-from nanogpt.roofline import copy_bandwidth, measure, synchronize
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from nanogpt.files import save_json  # noqa: E402
+from nanogpt.labs.corpora.stories import ensure_corpus  # noqa: E402
 from nanogpt.labs.plan import laws  # noqa: E402
-from nanogpt.stories import ensure_corpus  # noqa: E402
 from nanogpt.tokenizer import BPETokenizer  # noqa: E402
 
 WIDTHS = (8, 16, 24, 32, 48, 64, 96)

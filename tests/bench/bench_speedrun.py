@@ -38,13 +38,13 @@ from course.figures.speedrun import rows
 from course.paths import ROOT
 from nanogpt.evaluate import evaluate, token_losses
 from nanogpt.files import save_json
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.labs.evals.excess import KINDS, Floor
 from nanogpt.labs.speedrun.record import TRACKS, join, objections, share
 from nanogpt.labs.speedrun.speedrun import OURS, Recipe, race, validation_loss, windows_at_random
 from nanogpt.labs.speedrun.stories_race import CONTEXT, NEAR, chapter_07, story_batches, story_loss, text_of
 from nanogpt.shards import read_shard
-from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 
 PLACES = [ROOT / "data/downloads/tinyshakespeare.txt", ROOT.parent / "shared/data/tinyshakespeare.txt"]

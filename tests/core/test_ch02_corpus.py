@@ -11,25 +11,17 @@ from collections import Counter
 import pytest
 
 from course.paths import ROOT
-from nanogpt import stories as corpus
-from nanogpt import stories as grammar_module
+from nanogpt.labs.corpora import stories as corpus
+from nanogpt.labs.corpora import stories as grammar_module
+from nanogpt.labs.corpora.stories import NUMBERS, Count, Story, entropy, rules, stories, tell
 from nanogpt.labs.evals.floor import check_lines, floor_per_token, readings
-from nanogpt.stories import (
-    NUMBERS,
-    Count,
-    Story,
-    entropy,
-    rules,
-    stories,
-    tell,
-)
 
 DATA = ROOT / "data"
 SAMPLE = list(stories(600, seed=11))
 
 
 # An independent reader: templates become regular expressions, facts named groups, and what a fact decides is
-# checked afterwards. It shares the grammar's text with nanogpt.stories, and none of its code.
+# checked afterwards. It shares the grammar's text with nanogpt.labs.corpora.stories, and none of its code.
 
 
 def forms(pool: str) -> dict[str, str]:
@@ -396,5 +388,5 @@ def test_kinds_say_which_answers_are_sums():
 
 def test_telling_stories_needs_no_tokenizer_and_no_torch():
     """evals.py and a GPU server with ready shards: neither has regex or tiktoken."""
-    code = "import sys; sys.modules |= dict.fromkeys(['regex', 'tiktoken', 'torch']); import nanogpt.stories as c; c.entropy()"
+    code = "import sys; sys.modules |= dict.fromkeys(['regex', 'tiktoken', 'torch']); import nanogpt.labs.corpora.stories as c; c.entropy()"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

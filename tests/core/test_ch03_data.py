@@ -14,6 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.labs.corpora.splits import split_of
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.shards import (
     document_starts,
     file_sha256,
@@ -22,10 +24,8 @@ from nanogpt.shards import (
     permutation,
     read_shard,
     save_manifest,
-    split_of,
     write_shard,
 )
-from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 
 EOT = 50256

@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from course.package.checkpoint import python
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.pretrained import from_hf, to_hf
+from nanogpt.pretrained import from_hf
 
 SIZES = [
     {"n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": 8, "vocab_size": 31},

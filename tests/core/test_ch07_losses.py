@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 
 from nanogpt.evaluate import evaluate, evaluating
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
 EOT = 39

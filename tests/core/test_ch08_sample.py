@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nanogpt import sampling
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.model import GPT, MLP, GPTConfig
-from nanogpt.pretrained import to_hf
 from nanogpt.sampling import (
     KVCache,
     complete,

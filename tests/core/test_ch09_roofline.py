@@ -6,21 +6,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nanogpt import roofline
-from nanogpt.roofline import (
-    PEAKS,
+from nanogpt.device import matmul_formats
+from nanogpt.labs.roofline import clock as instruments
+from nanogpt.labs.roofline.clock import (
     Roofline,
     copy_bandwidth,
     faster,
     gain_of,
     matmul_flops,
-    matmul_formats,
     measure,
     measure_roofline,
-    mfu,
-    peak_of,
     timings,
 )
+from nanogpt.labs.roofline.sheets import PEAKS, peak_of
+from nanogpt.model import mfu
 
 CPU = torch.device("cpu")
 gpu = [
@@ -37,8 +36,8 @@ def device(monkeypatch):
     def wait(_):
         fake.now, fake.queued = fake.now + fake.queued, 0.0
 
-    monkeypatch.setattr(roofline, "synchronize", wait)
-    monkeypatch.setattr(roofline.time, "perf_counter", lambda: fake.now)
+    monkeypatch.setattr(instruments, "synchronize", wait)
+    monkeypatch.setattr(instruments.time, "perf_counter", lambda: fake.now)
     return fake
 
 
@@ -164,9 +163,9 @@ def clock(monkeypatch):
     def fake(call, device, repeats=20, warmup=3):
         call()
         seen.calls += 1
-        return roofline.Timing(2.0, 1.5, 5.0, seen.seconds)
+        return instruments.Timing(2.0, 1.5, 5.0, seen.seconds)
 
-    monkeypatch.setattr(roofline, "measure", fake)
+    monkeypatch.setattr(instruments, "measure", fake)
     return seen
 
 
@@ -177,8 +176,8 @@ def test_a_product_of_n_by_n_matrices_is_2n3_operations_in_the_fastest_time(cloc
 
 def test_an_emulated_product_that_takes_seconds_is_not_repeated(monkeypatch):
     """Without bfloat16 instructions 1024³ can take two seconds; thirteen calls would be half a minute."""
-    monkeypatch.setattr(roofline, "timings", lambda call, device, repeats: [3.0, 2.0][:repeats])
-    monkeypatch.setattr(roofline, "measure", lambda *_: pytest.fail("it is measured again"))
+    monkeypatch.setattr(instruments, "timings", lambda call, device, repeats: [3.0, 2.0][:repeats])
+    monkeypatch.setattr(instruments, "measure", lambda *_: pytest.fail("it is measured again"))
     assert matmul_flops(CPU, "bfloat16", 8) == 2 * 8**3 / 2.0
 
 
@@ -200,16 +199,16 @@ def test_tf32_is_on_for_tf32_only(monkeypatch, name, setting):
 
     def fake(call, device, repeats):
         seen.append((torch.get_float32_matmul_precision(), call().dtype))
-        return roofline.Timing(1.0, 1.0, 1.0, (1.0,))
+        return instruments.Timing(1.0, 1.0, 1.0, (1.0,))
 
-    monkeypatch.setattr(roofline, "measure", fake)
+    monkeypatch.setattr(instruments, "measure", fake)
     matmul_flops(CPU, name, 8)
     assert seen == [(setting, torch.float32)]
 
 
 def test_the_machine_s_roofline_holds_each_format_once(monkeypatch):
-    monkeypatch.setattr(roofline, "matmul_flops", lambda device, name, n: float(len(name)))
-    monkeypatch.setattr(roofline, "copy_bandwidth", lambda device, mebibytes: 7.0)
+    monkeypatch.setattr(instruments, "matmul_flops", lambda device, name, n: float(len(name)))
+    monkeypatch.setattr(instruments, "copy_bandwidth", lambda device, mebibytes: 7.0)
     assert measure_roofline(CPU) == Roofline("cpu", {"float32": 7.0, "bfloat16": 8.0}, 7.0)
 
 
@@ -323,12 +322,12 @@ class TestGPU:
         a, cuda = torch.randn(4096, 4096, device="cuda"), torch.device("cuda")
         by_events = measure(lambda: a @ a, cuda, repeats=20)
         torch.cuda.synchronize()
-        start = roofline.time.perf_counter()
+        start = instruments.time.perf_counter()
         for _ in range(20):
             a @ a
         torch.cuda.synchronize()
         assert len(by_events.times) == 20
-        assert sum(by_events.times) == pytest.approx(roofline.time.perf_counter() - start, rel=0.5)
+        assert sum(by_events.times) == pytest.approx(instruments.time.perf_counter() - start, rel=0.5)
 
     def test_synchronised_timing_sees_the_work(self):
         cuda = torch.device("cuda")

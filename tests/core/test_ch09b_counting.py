@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanogpt.labs.roofline import memory, work
+from nanogpt.labs.roofline.clock import Roofline, Timing
 from nanogpt.labs.roofline.memory import (
     PAGE,
     activation_bytes,
@@ -19,8 +20,7 @@ from nanogpt.labs.roofline.memory import (
     saved_bytes,
 )
 from nanogpt.labs.roofline.work import PRODUCTS, Fractions, measure_fractions, predict_step, step_work
-from nanogpt.model import GPT, GPTConfig, num_params
-from nanogpt.roofline import Roofline, Timing, step_flops
+from nanogpt.model import GPT, GPTConfig, num_params, step_flops
 
 CPU = torch.device("cpu")
 TOY = GPTConfig(12, 101, n_layer=2, n_head=2, n_embd=24)

@@ -8,17 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course.figures.precision import in_memory
-from nanogpt import precision as precision_module
 from nanogpt.labs.drills.formats import FORMATS, Format, emulation, round_to, spacing, to_tf32
+from nanogpt.labs.roofline import clock
+from nanogpt.labs.roofline.clock import best_precision, speedup
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.precision import (
-    PRECISIONS,
-    autocast,
-    best_precision,
-    speedup,
-    tf32_switch,
-    why_not,
-)
+from nanogpt.precision import PRECISIONS, autocast, tf32_switch, why_not
 
 CPU = torch.device("cpu")
 SIXTEEN = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -287,7 +281,7 @@ def test_each_precision_on_a_gpu_errs_as_its_format_says(precision):
 @pytest.mark.parametrize("factor, best", [(4.0, "bf16"), (0.25, "float32")])
 def test_a_cpu_that_emulates_bfloat16_trains_in_float32(monkeypatch, factor, best):
     rates = {"float32": 100.0, "bfloat16": 100.0 * factor}
-    monkeypatch.setattr(precision_module, "matmul_flops", lambda device, name, n, repeats: rates[name])
+    monkeypatch.setattr(clock, "matmul_flops", lambda device, name, n, repeats: rates[name])
     speedup.cache_clear()
     try:
         assert speedup("bf16", CPU) == factor and best_precision(CPU) == best

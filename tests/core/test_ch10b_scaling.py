@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nanogpt.labs.ladder.masters import MasterAdamW
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.optim import MasterAdamW
 from nanogpt.precision import LossScaler, autocast
 
 CPU = torch.device("cpu")

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from nanogpt.data import BatchStream, DocumentStream
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.shards import (
     check_shards,
     file_sha256,
@@ -17,7 +18,6 @@ from nanogpt.shards import (
     shard_header,
     write_shard,
 )
-from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 
 EOT = 50256

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanogpt.data import BatchStream
-from nanogpt.prepare import prepare_text, read_documents
+from nanogpt.labs.corpora.text import prepare_text, read_documents
 from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.tokenizer import BPETokenizer
 

@@ -26,10 +26,10 @@ from nanogpt.config import (
     Run,
     Train,
     config_dict,
-    from_depth,
     keys,
     load_config,
 )
+from nanogpt.labs.plan.depth import from_depth
 from nanogpt.precision import PRECISIONS
 
 READY = ["finetune", "gpt2-124M", "gpt2-124M-llmc", "overfit", "shakespeare", "tiny"]

@@ -12,9 +12,9 @@ from small_run import COMPUTING, WRITING, lines, run_in_child, small, weights, w
 
 from nanogpt import build, checkpoint
 from nanogpt.config import Data, Model
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.plan import dryrun
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.pretrained import to_hf
 from nanogpt.trainer import build_run, learning_rate, one_step, resume
 from nanogpt.weights import load_model
 
@@ -92,7 +92,7 @@ def test_a_folder_and_a_large_text_make_the_same_shards(tmp_path, monkeypatch):
     text.write_text("\n\n".join(f"Anna has {n} apples, and Ben has {n % 7}." for n in range(60)))
     made = {}
     for name, source, large in (("one", text, 1 << 28), ("folder", text.parent, 1 << 28), ("large", text, 0)):
-        monkeypatch.setattr(build, "LARGE", large)
+        monkeypatch.setattr("nanogpt.labs.corpora.make.LARGE", large)
         data = Data(dir=str(tmp_path / name), source=str(source), tokenizer=300, val=0.2)
         made[name] = [
             shard["sha256"]

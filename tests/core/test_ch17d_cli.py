@@ -120,19 +120,11 @@ def test_an_unknown_command_suggests_a_near_one(capsys, typed, near):
     assert err == f"nanogpt: no command {typed!r}; try python -m nanogpt {near}\n"
 
 
-def written() -> dict:
-    """The commands whose module is there: all, in a complete package."""
-    return {name: said for name, said in cli.COMMANDS.items() if cli.is_there(said[0])}
-
-
-def test_a_command_whose_chapter_is_still_to_come_is_not_there():
-    assert not cli.is_there("nanogpt.nowhere") and not cli.is_there("nanogpt.no.room")
-    assert {"prepare", "sample", "ladder", "plot"} <= written().keys()
-
-
-def test_every_command_that_is_there_has_a_parser_and_a_run():
-    for name, (module, what) in written().items():
+def test_every_command_has_a_parser_and_a_run_as_far_as_it_is_written():
+    for name, (module, what) in cli.COMMANDS.items():
         path = cli.Path(cli.__file__).parents[1] / f"{module.replace('.', '/')}.py"
+        if not path.exists():  # of a later chapter
+            continue
         text = path.read_text(encoding="utf-8")
         assert "\ndef parser(" in text and "\ndef run(" in text and "\ndef main(" not in text, name
         assert "(chapter " in what, name
@@ -163,7 +155,7 @@ def test_help_teaches_without_torch():
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert all((f"\n  {name} " in done.stdout) == (name in written()) for name in cli.COMMANDS)
+    assert all(f"\n  {name} " in done.stdout for name in cli.COMMANDS)
     assert all(word in done.stdout for word in ("COMMAND --help", "Ctrl-C", "chapter 08"))
 
 

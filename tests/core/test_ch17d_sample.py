@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from nanogpt.cli import run_command
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.pretrained import to_hf
 from nanogpt.sampling import complete
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.weights import save_model

@@ -15,11 +15,11 @@ from written_run import a_run
 from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
 from nanogpt.config import config_dict, keys
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.long_run import spikes
 from nanogpt.metrics import step_line
 from nanogpt.precision import LossScaler
 from nanogpt.shards import read_shard
-from nanogpt.stories import stories
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,9 +11,9 @@ from nanogpt.evaluate import (
     token_losses,
     windows,
 )
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.stories import stories
 from nanogpt.training import scale_init
 
 CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)

@@ -13,11 +13,11 @@ from course.other_town import retold, swapped_rules
 from course.paths import SOURCES
 from nanogpt import trainer
 from nanogpt.data import BatchStream
+from nanogpt.labs.corpora.stories import ensure_corpus, entropy, rules, stories
 from nanogpt.labs.evals.floor import readings
-from nanogpt.lora import add_lora, load_adapter, save_adapter
+from nanogpt.labs.tuning.lora import add_lora, load_adapter, save_adapter
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus, entropy, rules, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
 from nanogpt.weights import load_model, save_model

@@ -8,7 +8,7 @@ import torch
 
 from nanogpt.checkpoint import save
 from nanogpt.labs.kernels.columns import by_columns
-from nanogpt.lora import (
+from nanogpt.labs.tuning.lora import (
     ADAPTER,
     TARGETS,
     LoRALinear,

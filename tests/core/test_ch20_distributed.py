@@ -23,21 +23,12 @@ import nanogpt
 from course import data_parallel as instruments
 from course.package.checkpoint import python
 from nanogpt.data import BatchStream, DocumentStream
-from nanogpt.distributed import (
-    Ranks,
-    code_hash,
-    first_reason,
-    gathered,
-    my_rows,
-    refuse_differences,
-    replicate,
-    same_life,
-    torchrun_ranks,
-    who_is_missing,
-)
+from nanogpt.distributed import Ranks, first_reason, gathered, replicate, torchrun_ranks
 from nanogpt.labs.corpora.prepare import prepare
 from nanogpt.labs.drills import ddp as drill
-from nanogpt.labs.parallel.buckets import average_gradients, ring_all_reduce
+from nanogpt.labs.parallel.agreement import code_hash, refuse_differences
+from nanogpt.labs.parallel.buckets import average_gradients, my_rows, ring_all_reduce
+from nanogpt.labs.parallel.lost import same_life, who_is_missing
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
 from nanogpt.shards import open_shards
@@ -313,21 +304,6 @@ def test_half_an_environment_and_too_few_gpus_are_one_sentence(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     assert torchrun_ranks("cuda").device == chosen[0] == torch.device("cuda", 1)
-
-
-def speak(ranks: Ranks, folder) -> None:
-    with open(folder / f"{ranks.rank}.txt", "w") as file:
-        sys.stdout = file
-        ranks.print("once", ranks.size)
-        sys.stdout = sys.__stdout__
-
-
-def test_one_rank_prints(tmp_path):
-    in_ranks(speak, 2, tmp_path)
-    assert [(tmp_path / f"{r}.txt").read_text() for r in range(2)] == ["once 2\n", ""]
-
-
-# Faults
 
 
 def lost(ranks: Ranks, how: str):

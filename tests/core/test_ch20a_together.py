@@ -20,9 +20,12 @@ from nanogpt.cli import main
 from nanogpt.config import load_config
 from nanogpt.distributed import Ranks, my_documents
 from nanogpt.labs.long_run.compare import verdict
+from nanogpt.labs.parallel import agreement
+from nanogpt.labs.parallel.agreement import find_remedy
+from nanogpt.labs.plan.too_large import why_too_large
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.trainer import exit_code, find_remedy, held_loss, seed_step, why_too_large
+from nanogpt.trainer import exit_code, held_loss, seed_step
 
 pytestmark = [
     pytest.mark.skipif(
@@ -182,7 +185,7 @@ def test_a_rank_with_another_configuration_is_refused_at_the_start(change, said,
 
 def fit_with_other_files(ranks: Ranks, config, what: str) -> None:
     if ranks.rank == 1 and what == "code":
-        trainer.code_hash = lambda: "0ther"
+        agreement.code_hash = lambda: "0ther"
     if ranks.rank == 1 and what == "checkpoint":
         trainer.latest = lambda folder: None
     trainer.train_config(config)

@@ -14,11 +14,12 @@ from small_run import small, write_text
 from nanogpt import checkpoint
 from nanogpt.config import Parallel
 from nanogpt.distributed import Ranks
-from nanogpt.fsdp import full_state, load_parts, recompute_blocks, save_parts, shard, unsharded
+from nanogpt.labs.formats.hf import to_hf
+from nanogpt.labs.parallel.fsdp import full_state, load_parts, recompute_blocks, save_parts, shard, unsharded
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
 from nanogpt.precision import LossScaler
-from nanogpt.pretrained import from_hf, to_hf
+from nanogpt.pretrained import from_hf
 from nanogpt.trainer import build_run, load_weights, one_step, resume
 from nanogpt.training import accumulate_gradients
 from nanogpt.weights import load_model, save_model

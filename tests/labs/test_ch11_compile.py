@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course.machine.kernels import why_no_kernels
+from nanogpt.labs.roofline.clock import Gain
 from nanogpt.model import GPT, MLP, GPTConfig
-from nanogpt.roofline import Gain
 from nanogpt.sampling import generate
 
 SOURCE = Path(__file__).parents[2] / "notebooks/src/11_compile.py"

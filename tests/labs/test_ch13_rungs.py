@@ -7,7 +7,7 @@ import torch
 
 from nanogpt.labs.ladder import rungs
 from nanogpt.labs.ladder.rungs import RUNGS, obstacles, rungs_up_to, take_along, zipf_batches
-from nanogpt.roofline import Roofline
+from nanogpt.labs.roofline.clock import Roofline
 
 CPU = torch.device("cpu")
 FLOPS = {"float32": 1e11, "tf32": 2e11, "bfloat16": 4e11, "float16": 4e11}

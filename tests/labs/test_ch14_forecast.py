@@ -14,10 +14,11 @@ from torch.utils._pytree import tree_leaves
 from nanogpt.labs.ladder import forecast
 from nanogpt.labs.ladder.forecast import fresh_bytes, predict, predict_ladder, say_predicted
 from nanogpt.labs.ladder.rungs import RUNGS, rungs_up_to, why_not_kept
+from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.labs.roofline.memory import PAGE, saved_bytes
+from nanogpt.labs.roofline.sheets import PEAKS
 from nanogpt.labs.roofline.work import Fractions, predict_step
 from nanogpt.model import GPT, CausalSelfAttention, GPTConfig, num_params
-from nanogpt.roofline import PEAKS, Roofline
 
 CPU = torch.device("cpu")
 FLOPS = {"float32": 1e11, "tf32": 2e11, "bfloat16": 4e11, "float16": 4e11}

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.ladder import rungs
 from nanogpt.labs.ladder.rungs import RUNGS, make_step, rungs_up_to, why_not_compiled
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.optim import make_optimizer
-from nanogpt.stories import stories
 
 CPU = torch.device("cpu")
 TINY = GPTConfig(block_size=16, vocab_size=100, n_layer=2, n_head=2, n_embd=32)

@@ -12,9 +12,9 @@ from nanogpt.labs.ladder import climb as climb_module
 from nanogpt.labs.ladder.climb import first_steps, gain_over, in_turns, judge, moved, reached_roofline, row
 from nanogpt.labs.ladder.ladder import MODELS, staircase, together
 from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
+from nanogpt.labs.roofline.clock import Roofline, measure_roofline
 from nanogpt.labs.roofline.work import Fractions
 from nanogpt.model import GPTConfig
-from nanogpt.roofline import Roofline, measure_roofline
 
 CPU = torch.device("cpu")
 

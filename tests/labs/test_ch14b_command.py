@@ -16,7 +16,7 @@ from nanogpt.labs.ladder import ladder
 from nanogpt.labs.ladder.forecast import predict
 from nanogpt.labs.ladder.ladder import MODELS, checked_sizes, parser, staircase
 from nanogpt.labs.ladder.rungs import RUNGS
-from nanogpt.roofline import Roofline
+from nanogpt.labs.roofline.clock import Roofline
 
 DATA = Path(__file__).parents[2] / "data"
 EVERY = {*MACHINE, "size", "batch", "seq", "rungs", "skipped", "command", "asked_batch"} - {"start_s"}

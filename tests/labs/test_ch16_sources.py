@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from texts import KINDS, TEXT, documents_of, spans_of, write_csv, write_source
 
 from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, first_cut, hash_of
-from nanogpt.shards import split_of
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.splits import split_of
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.tokenizer import GPT2_PATTERN, BPETokenizer
 
 

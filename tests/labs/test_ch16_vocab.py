@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from texts import SPACES, TEXT
 
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.corpora.vocab import (
     byte_characters,
     bytes_per_token,
@@ -20,7 +21,6 @@ from nanogpt.labs.corpora.vocab import (
     read_vocab,
     write_vocab,
 )
-from nanogpt.stories import stories
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer, merge_chunk
 
 UNICODE = st.text(

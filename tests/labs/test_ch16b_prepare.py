@@ -24,9 +24,10 @@ from nanogpt.files import alone_in
 from nanogpt.labs.corpora.chunks import CHUNKS, make_chunk, merge_split, shards_in
 from nanogpt.labs.corpora.prepare import in_processes, prepare
 from nanogpt.labs.corpora.sources import cut_files, find_files
+from nanogpt.labs.corpora.splits import split_of
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.corpora.vocab import load_tokenizer, write_vocab
-from nanogpt.shards import document_starts, load_manifest, open_shards, read_shard, split_of, write_shard
-from nanogpt.stories import stories
+from nanogpt.shards import document_starts, load_manifest, open_shards, read_shard, write_shard
 from nanogpt.tokenizer import EOT, BPETokenizer
 
 ROOT = Path(__file__).parents[2]

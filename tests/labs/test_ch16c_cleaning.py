@@ -19,8 +19,8 @@ from nanogpt.labs.corpora.clean import (
     without_duplicates,
 )
 from nanogpt.labs.corpora.mixture import MixedStream, cycle_of
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.shards import file_sha256, identity, save_manifest, write_shard
-from nanogpt.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
 STORIES = [story.text for story in stories(60)]

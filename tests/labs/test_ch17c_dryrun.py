@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from nanogpt.config import CONFIGS, Config, Data, Model, Run, Train, load_config
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.plan import dryrun
 from nanogpt.labs.plan.dryrun import dry_run
+from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.metrics import span
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.pretrained import to_hf
-from nanogpt.roofline import Roofline
 from nanogpt.weights import save_model
 
 READY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from texts import files_in
 
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from written_run import a_run, write
 
 from nanogpt.cli import main
-from nanogpt.labs.long_run.plot import draw_runs
-from nanogpt.metrics import column, read_metrics
+from nanogpt.labs.long_run.plot import column, draw_runs
+from nanogpt.metrics import read_metrics
 
 
 @given(st.integers(0, 60))

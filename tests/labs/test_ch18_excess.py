@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from nanogpt.evaluate import token_losses
+from nanogpt.labs.corpora.stories import Pick, stories
 from nanogpt.labs.evals.excess import KINDS, Floor, Reading, next_words, perfect_reader
 from nanogpt.labs.evals.floor import readings
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.stories import Pick, stories
 from nanogpt.tokenizer import BPETokenizer
 
 TOLD = list(stories(60, seed=3))

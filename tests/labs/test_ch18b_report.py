@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.evals import command as report
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.pretrained import to_hf
-from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.weights import save_model
 

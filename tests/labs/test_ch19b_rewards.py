@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nanogpt.labs.corpora.stories import NUMBERS, stories
 from nanogpt.labs.evals.floor import readings
 from nanogpt.labs.tuning.rewards import (
     Near,
@@ -27,7 +28,6 @@ from nanogpt.labs.tuning.rewards import (
     share_right,
 )
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.stories import NUMBERS, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train
 

@@ -12,10 +12,10 @@ from nanogpt.cli import main
 from nanogpt.config import load_config
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.evaluate import evaluate, token_losses
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.tuning.answers import AnswerStream, answer_loss, in_answers
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards, read_shard
-from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train_step
 

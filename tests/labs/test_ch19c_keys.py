@@ -11,18 +11,18 @@ from nanogpt.cli import main
 from nanogpt.config import Config, Lora, Model, Train, config_dict, load_config
 from nanogpt.data import DocumentStream
 from nanogpt.labs.corpora.mixture import MixedStream
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.plan import dryrun
 from nanogpt.labs.plan.dryrun import adapter_numbers, dry_run, frozen, of_adapters
+from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.labs.roofline.memory import memory_by_category, saved_bytes
 from nanogpt.labs.roofline.work import predict_step
 from nanogpt.labs.tuning.answers import AnswerStream
-from nanogpt.lora import add_lora, load_adapter, lora_parameters, merge
+from nanogpt.labs.tuning.lora import add_lora, load_adapter, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
-from nanogpt.roofline import Roofline
 from nanogpt.sampling import load
 from nanogpt.shards import open_shards
-from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init, train, train_step
 from nanogpt.weights import load_model, save_model

@@ -214,7 +214,8 @@ with process_group(ranks, 60.0):
     found = {name: getattr(instruments, name)(ranks, data) for name in ("table", "flag", "same", "beside_ddp")}
     found |= {"ring": instruments.ring(ranks), "bytes": instruments.gradient_bytes(ranks, data, True)}
     found |= {"timeline": instruments.timeline(ranks, data, 1e6, 0.0), "device": str(ranks.device)}
-ranks.print(json.dumps(found))
+if ranks.rank == 0:
+    print(json.dumps(found))
 """
 
 

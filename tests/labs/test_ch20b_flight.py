@@ -21,8 +21,8 @@ from torch._C import _distributed_c10d
 
 from nanogpt.distributed import Ranks, gathered
 from nanogpt.labs.corpora.prepare import prepare
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.labs.drills.flight import flight_record, where_they_part
-from nanogpt.stories import ensure_corpus
 from nanogpt.tokenizer import BPETokenizer
 
 pytestmark = pytest.mark.skipif(

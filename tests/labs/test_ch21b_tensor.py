@@ -18,8 +18,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import loss_parallel
 
 from nanogpt.distributed import Ranks
-from nanogpt.fsdp import shard
 from nanogpt.labs.drills.tensor import cutter, in_way
+from nanogpt.labs.parallel.fsdp import shard
 from nanogpt.labs.parallel.tensor import (
     by_part,
     by_rank,

@@ -19,6 +19,8 @@ from nanogpt import checkpoint, trainer
 from nanogpt.config import Lora, Parallel, load_config
 from nanogpt.distributed import Ranks
 from nanogpt.evaluate import evaluate
+from nanogpt.labs.corpora.stories import ensure_corpus
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.labs.parallel.laid_out import (
     LaidOutAdamW,
@@ -37,8 +39,7 @@ from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, local_part, make_optimizer, scale_to
-from nanogpt.pretrained import from_hf, to_hf
-from nanogpt.stories import ensure_corpus
+from nanogpt.pretrained import from_hf
 from nanogpt.training import accumulate_gradients, train_step
 from nanogpt.weights import load_model, save_model
 
@@ -415,7 +416,7 @@ IN_PARTS = Parallel(shard=True, save_parts=True)
 
 def fit_or_die(ranks: Ranks, config, step: int) -> int:
     """Train; rank 1 dies while it writes its parts of this step's checkpoint, after rank 0 has written its own."""
-    from nanogpt import fsdp
+    from nanogpt.labs.parallel import fsdp
 
     save_parts = fsdp.save_parts
 

@@ -17,7 +17,7 @@ from course.figures import planner as figures
 from course.local_ranks import fake_ranks
 from course.paths import ROOT
 from nanogpt.config import load_config
-from nanogpt.fsdp import shard
+from nanogpt.labs.parallel.fsdp import shard
 from nanogpt.labs.plan.dryrun import say_memory
 from nanogpt.labs.plan.footprint import (
     OVERHEAD,
@@ -34,8 +34,8 @@ from nanogpt.labs.plan.footprint import (
 )
 from nanogpt.labs.plan.table import MEMORY, formulas, fullest, legend, memory_lines, picture
 from nanogpt.labs.roofline.memory import memory_by_category, peak_memory, saved_bytes
+from nanogpt.labs.roofline.sheets import PEAKS
 from nanogpt.model import GPT, GPTConfig, num_params
-from nanogpt.roofline import PEAKS
 
 MIB = 2**20
 GPT2, PADDED = GPTConfig(), GPTConfig(padded_vocab_size=50304)

@@ -16,7 +16,7 @@ from course.figures import planner as figures
 from course.local_ranks import fake_ranks, traced
 from nanogpt import cli
 from nanogpt.config import load_config
-from nanogpt.fsdp import recompute_blocks, shard
+from nanogpt.labs.parallel.fsdp import recompute_blocks, shard
 from nanogpt.labs.parallel.tensor import split
 from nanogpt.labs.plan import dryrun, plan
 from nanogpt.labs.plan.budget import (
@@ -32,8 +32,9 @@ from nanogpt.labs.plan.budget import (
     traffic,
 )
 from nanogpt.labs.plan.footprint import Step, tensors
-from nanogpt.model import GPT, Block, GPTConfig, num_params
-from nanogpt.roofline import Peak, Roofline, step_flops
+from nanogpt.labs.roofline.clock import Roofline
+from nanogpt.labs.roofline.sheets import Peak
+from nanogpt.model import GPT, Block, GPTConfig, num_params, step_flops
 
 MIB = 2**20
 GPT2, PADDED = GPTConfig(), GPTConfig(padded_vocab_size=50304)

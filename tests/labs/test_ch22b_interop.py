@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import nanogpt.labs.formats.megatron
 from nanogpt import cli
 from nanogpt.files import atomically
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.formats.megatron import (
     documents_in,
     epochs_and_samples,
@@ -24,7 +25,6 @@ from nanogpt.labs.formats.megatron import (
     write_indexed_dataset,
 )
 from nanogpt.shards import write_shard
-from nanogpt.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
 from conftest import ROOT  # isort: skip

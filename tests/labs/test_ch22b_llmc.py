@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course.llmc_judge import WANTED, compiled, judge, verdicts, why_no_judge
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.drills.formats import FORMATS, round_to
 from nanogpt.labs.formats import llmc
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.formats.llmc import (
     from_llmc,
     read_log,
@@ -27,9 +29,8 @@ from nanogpt.labs.formats.llmc import (
 )
 from nanogpt.labs.long_run import plot
 from nanogpt.model import GPT, GPTConfig, num_params
-from nanogpt.pretrained import from_hf, to_hf
+from nanogpt.pretrained import from_hf
 from nanogpt.shards import write_shard
-from nanogpt.stories import stories
 from nanogpt.tokenizer import EOT, BPETokenizer
 
 SHAPE = GPTConfig(n_layer=3, n_head=2, n_embd=16, block_size=12, vocab_size=130)

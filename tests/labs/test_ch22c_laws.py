@@ -9,6 +9,7 @@ from conftest import ROOT
 
 from nanogpt.data import DocumentStream
 from nanogpt.evaluate import evaluate
+from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.evals.excess import perfect_reader
 from nanogpt.labs.plan import laws
 from nanogpt.labs.plan.laws import (
@@ -27,7 +28,6 @@ from nanogpt.labs.plan.laws import (
 from nanogpt.model import GPT, num_params
 from nanogpt.optim import make_optimizer, wsd
 from nanogpt.shards import load_manifest, open_shards
-from nanogpt.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init, train_step
 

@@ -19,9 +19,10 @@ from nanogpt.labs.kernels.fused_loss import (
 from nanogpt.labs.kernels.kernels import GUARD, guarded, interpret
 from nanogpt.labs.ladder.forecast import chunked_bytes, predict, predict_ladder, step_memory, work_seconds
 from nanogpt.labs.ladder.rungs import make_step, obstacles, rungs_up_to
+from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.labs.roofline.memory import PAGE, peak_memory, saved_bytes
+from nanogpt.labs.roofline.sheets import peak_of
 from nanogpt.model import GPT, GPTConfig, next_token_loss, num_params
-from nanogpt.roofline import Roofline, peak_of
 
 CPU = torch.device("cpu")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from nanogpt.labs.kernels.targets import LIMITS, Multiprocessor, Needs, flash_seconds, ranked, resident
-from nanogpt.roofline import peak_of
+from nanogpt.labs.roofline.sheets import peak_of
 
 HALF = {"q_ptr": "*fp16", "k_ptr": "*fp16", "v_ptr": "*fp16", "out_ptr": "*fp16", "lse_ptr": "*fp32"}
 TYPES = HALF | {"T": "i32", "scale": "fp32"}

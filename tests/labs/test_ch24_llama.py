@@ -150,7 +150,7 @@ def test_the_sampler_and_the_training_step_take_it():
 
 
 def test_adapters_take_it():
-    lora = pytest.importorskip("nanogpt.lora")
+    lora = pytest.importorskip("nanogpt.labs.tuning.lora")
     model, x = new().eval(), ids()
     with torch.no_grad():
         before = model(x)[0]

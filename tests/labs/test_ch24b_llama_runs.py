@@ -16,13 +16,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from nanogpt import build
 from nanogpt.cli import main
 from nanogpt.config import Config, LlamaKeys, Lora, config_dict, hook, load_config
+from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.llama.model import Llama, LlamaConfig, llama_flops, llama_params
 from nanogpt.labs.llama.pretrained import llama_to_hf
 from nanogpt.labs.llama.runs import check, dry_run, new_shape
-from nanogpt.lora import add_lora, lora_parameters, merge
+from nanogpt.labs.roofline.clock import measure_roofline
+from nanogpt.labs.tuning.lora import add_lora, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig, flops_per_token, num_params
-from nanogpt.pretrained import load_pretrained, to_hf
-from nanogpt.roofline import measure_roofline
+from nanogpt.pretrained import load_pretrained
 from nanogpt.shards import load_manifest
 from nanogpt.trainer import refuse_changes
 from nanogpt.weights import classes_of, digest, load_model, save_model

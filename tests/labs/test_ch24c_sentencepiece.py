@@ -249,7 +249,7 @@ def test_the_library_reads_what_we_write(model, tmp_path):
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_we_read_what_the_library_trains(kind, fallback, tidy, tmp_path):
     library = pytest.importorskip("sentencepiece")
-    from nanogpt.stories import stories
+    from nanogpt.labs.corpora.stories import stories
 
     told = [story.text for story in stories(150)] + ["日本語のテキスト、", "Zoë naïve café"] * 20
     (tmp_path / "text.txt").write_text("\n".join(told), encoding="utf-8")

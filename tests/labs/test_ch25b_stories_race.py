@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from nanogpt.data import DocumentStream
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.labs.speedrun.record import TRACKS, join, objections
 from nanogpt.labs.speedrun.speedrun import new_model
 from nanogpt.labs.speedrun.stories_race import CONTEXT, NEAR, chapter_07, story_batches, story_loss, text_of
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards, read_shard
-from nanogpt.stories import ensure_corpus
 from nanogpt.training import scale_init, train
 
 

@@ -320,7 +320,7 @@ def test_an_unknown_name_is_told_with_the_chapter_s_blanks(capsys):
 @pytest.mark.slow
 def test_a_blank_that_the_ranks_meet_is_one_sentence(monkeypatch, tmp_path):
     from course import torchrun
-    from nanogpt.stories import ensure_corpus
+    from nanogpt.labs.corpora.stories import ensure_corpus
 
     ensure_corpus(tmp_path)
     nb = notebook_from_source(source_path("21c"))

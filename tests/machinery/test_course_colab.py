@@ -379,7 +379,7 @@ def test_a_chapter_runs_and_checkpoints_with_colabs_packages(tmp_path):
     assert f"torch=={torch.__version__}" in before
     assert not {name for name in before if name.lower().startswith(("ruff==", "hypothesis==", "nanogpt"))}
     nb = runtime.page(
-        "02", "open('../nanogpt/stories.py', 'a').write('# mine')", "!course progress | tail -1"
+        "02", "open('../nanogpt/labs/corpora/stories.py', 'a').write('# mine')", "!course progress | tail -1"
     )
     first, again = printed(nb.cells[1]).splitlines(), printed(nb.cells[-1]).splitlines()
     assert first[0].endswith("the commit of this notebook") and first[0].startswith("the course at ")
@@ -392,8 +392,11 @@ def test_a_chapter_runs_and_checkpoints_with_colabs_packages(tmp_path):
     assert again == [first[0], *first[2:]], "the second run installs nothing"
     assert before <= runtime.versions(), "every version that Colab has is the one that it had"
     checkpoint = next(printed(cell) for cell in nb.cells if cell.source.startswith("checkpoint("))
-    assert "to nanogpt/stories.py" in checkpoint and "tests/core/test_ch02_corpus.py passes" in checkpoint
-    assert (runtime.clone / "nanogpt/stories.py").read_text(encoding="utf-8").endswith("# mine")
+    assert (
+        "to nanogpt/labs/corpora/stories.py" in checkpoint
+        and "tests/core/test_ch02_corpus.py passes" in checkpoint
+    )
+    assert (runtime.clone / "nanogpt/labs/corpora/stories.py").read_text(encoding="utf-8").endswith("# mine")
     saved = read_notebook(runtime.clone / "notebooks/02_corpus.ipynb")
     assert saved.cells[-1].source == nb.cells[-1].source, "the checkpoint has saved the page"
 

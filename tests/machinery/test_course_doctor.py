@@ -52,9 +52,9 @@ def test_only_red_fails(monkeypatch, capsys, colour, code):
 
 def test_what_nobody_can_change_is_not_yellow(monkeypatch):
     """No TF32, no fast bf16 and no network on a healthy machine: told, and nothing to worry about."""
-    from nanogpt import precision
+    from nanogpt.labs.roofline import clock
 
-    monkeypatch.setattr(precision, "best_precision", lambda device: "float32")
+    monkeypatch.setattr(clock, "best_precision", lambda device: "float32")
     monkeypatch.setattr(machine, "device_if_there", lambda: torch.device("cpu"))
     features = {finding.topic: finding for finding in machine.speed_features()}
     assert features["TF32"].colour == features["bf16"].colour == GREEN

@@ -25,9 +25,13 @@ ASKED_FOR = {  # labs named as a text, and two methods of GPT: imported when a c
     },
     # the chapter's own, within a function, or as_module's
     "17f": {"labs.long_run.tensorboard", "labs.long_run.tensorboard.numbers"},
+    "19": {"labs.tuning.lora"},
+    "20": {"labs.parallel.lost"},
+    "20a": {"labs.plan.too_large"},
     "20b": {"labs.parallel.watch"},
-    "21": {"fsdp", "fsdp.load_parts"},
-    "17d": {"labs.corpora.large", "labs.corpora.prepare", "labs.formats.llmc"},
+    "21": {"labs.parallel.fsdp"},
+    "14": {"labs.ladder.masters"},
+    "17d": {"labs.corpora.make", "labs.corpora.prepare", "labs.formats.llmc"},
 }
 
 
@@ -67,10 +71,12 @@ def test_an_import_is_seen_wherever_it_stands():
 
 
 def test_a_name_that_a_later_chapter_adds_to_an_earlier_module_is_seen():
-    text = "from nanogpt.metrics import column, read_metrics"
-    assert needed(ast.parse(text)) == {"metrics", "metrics.column", "metrics.read_metrics"}
-    chapters = [makers()[name] for name in ("metrics.read_metrics", "metrics.column")]
-    assert chapters == ["17", "17d"], "column is an addition to a module that was there"
+    assert needed(ast.parse("from nanogpt.optim import cosine, wsd")) == {
+        "optim",
+        "optim.cosine",
+        "optim.wsd",
+    }
+    assert [makers()[name] for name in ("optim.wsd", "optim.cosine")] == ["07", "15"]
 
 
 def test_the_owner_of_a_module_is_the_chapter_that_makes_it():

@@ -15,16 +15,17 @@ import torch.nn.functional as F
 
 from course.notebooks.source import notebook_from_text
 from course.paths import SOURCES
-from nanogpt.device import pick_scale
+from nanogpt.device import matmul_formats, pick_scale
 from nanogpt.labs.ladder.forecast import predict
 from nanogpt.labs.ladder.ladder import DEFAULTS
 from nanogpt.labs.ladder.ladder import MODELS as LADDERS
 from nanogpt.labs.ladder.rungs import RUNGS, obstacles, rungs_up_to
 from nanogpt.labs.plan.footprint import OVERHEAD, Step, footprint
+from nanogpt.labs.roofline.clock import Roofline, best_precision
 from nanogpt.labs.roofline.memory import peak_memory
+from nanogpt.labs.roofline.sheets import PEAKS
 from nanogpt.model import GPT, MLP, SIZES, GPTConfig, attention_weights
-from nanogpt.precision import LossScaler, best_precision, why_not
-from nanogpt.roofline import PEAKS, Roofline, matmul_formats
+from nanogpt.precision import LossScaler, why_not
 from nanogpt.training import train_step
 
 ROOM = (

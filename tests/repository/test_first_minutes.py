@@ -16,8 +16,8 @@ from course.paths import ROOT, chapters
 from course.site import pictures, readme
 from course.site.chapters import OPTIONAL
 from nanogpt.labs.ladder.forecast import REACHED, START, predict_ladder
+from nanogpt.labs.roofline.sheets import peak_of
 from nanogpt.model import GPTConfig
-from nanogpt.roofline import peak_of
 
 README, FAQ, CONTRIBUTING = (
     (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "site/faq.md", "CONTRIBUTING.md")

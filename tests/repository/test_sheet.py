@@ -18,9 +18,8 @@ from nanogpt import model as attention
 from nanogpt.data import BatchStream
 from nanogpt.labs.roofline.memory import memory_by_category
 from nanogpt.labs.roofline.work import step_work
-from nanogpt.model import GPT, GPTConfig, flops_by_part, flops_per_token, num_params
+from nanogpt.model import GPT, GPTConfig, flops_by_part, flops_per_token, num_params, step_flops
 from nanogpt.optim import decay_groups
-from nanogpt.roofline import step_flops
 from nanogpt.shards import read_shard, write_shard
 
 SHEET = (ROOT / "site" / "cheatsheet.md").read_text(encoding="utf-8")

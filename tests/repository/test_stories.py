@@ -1,7 +1,7 @@
 """data/stories.txt, from which chapter 01 learns its tokens, is what chapter 02's grammar tells."""
 
 from course.paths import ROOT
-from nanogpt.stories import stories
+from nanogpt.labs.corpora.stories import stories
 
 STORIES = ROOT / "data/stories.txt"
 

@@ -17,7 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from nanogpt.labs.corpora.cuts import bytes_between, line_of, safe_cut, seek_cut
-from nanogpt.shards import file_sha256, split_of
+from nanogpt.labs.corpora.splits import split_of
+from nanogpt.shards import file_sha256
 
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 PLACES = {  # where a match ends, a file may be cut

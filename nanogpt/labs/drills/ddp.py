@@ -10,8 +10,9 @@ import time
 import torch
 
 from nanogpt.data import DocumentStream
-from nanogpt.distributed import Ranks, gathered, my_rows, process_group, torchrun_ranks
+from nanogpt.distributed import Ranks, gathered, process_group, torchrun_ranks
 from nanogpt.files import save_json
+from nanogpt.labs.parallel.buckets import my_rows
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
 from nanogpt.shards import described, open_shards

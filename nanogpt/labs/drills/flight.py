@@ -45,7 +45,8 @@ def check_alone(ranks: Ranks, step: int, model) -> None:
 def check_together(ranks: Ranks, step: int, model) -> None:
     """All ranks ask, one prints."""
     apart = weights_apart(model, ranks)
-    ranks.print(f"after step {step}: weights {apart:g} apart")
+    if ranks.rank == 0:
+        print(f"after step {step}: weights {apart:g} apart", flush=True)
 
 
 CHECKS = {"hangs": hangs, "alone": check_alone, "together": check_together}

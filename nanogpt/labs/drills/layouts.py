@@ -10,10 +10,11 @@ import torch.distributed as dist
 
 from nanogpt.config import Parallel
 from nanogpt.data import DocumentStream
-from nanogpt.distributed import Ranks, gathered, my_rows
+from nanogpt.distributed import Ranks, gathered
 from nanogpt.labs.drills.ddp import LR, ROWS, fresh
 from nanogpt.labs.drills.flight import flight_record
 from nanogpt.labs.drills.sharding import held
+from nanogpt.labs.parallel.buckets import my_rows
 from nanogpt.labs.parallel.laid_out import (
     LaidOutAdamW,
     build_in_parts,

@@ -9,9 +9,9 @@ import time
 import torch
 import torch.distributed as dist
 
+from nanogpt.device import synchronize
 from nanogpt.distributed import Ranks, replicate
 from nanogpt.labs.drills.ddp import fresh
-from nanogpt.roofline import synchronize
 from nanogpt.training import accumulate_gradients
 
 

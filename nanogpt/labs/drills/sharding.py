@@ -10,14 +10,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from nanogpt.data import DocumentStream
-from nanogpt.distributed import Ranks, my_rows, replicate
-from nanogpt.fsdp import recompute_blocks, save_parts, shard, unsharded
+from nanogpt.distributed import Ranks, replicate
+from nanogpt.labs.formats.hf import to_hf
+from nanogpt.labs.parallel.buckets import my_rows
+from nanogpt.labs.parallel.fsdp import recompute_blocks, save_parts, shard, unsharded
 from nanogpt.labs.parallel.zero import Moved
 from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, local_part, make_optimizer
 from nanogpt.precision import autocast
-from nanogpt.pretrained import to_hf
 from nanogpt.shards import described, open_shards
 from nanogpt.training import accumulate_gradients
 

@@ -16,13 +16,13 @@ from nanogpt.config import load_config
 from nanogpt.device import pick_device
 from nanogpt.evaluate import token_losses
 from nanogpt.files import save_json
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.labs.evals.excess import Floor
 from nanogpt.labs.evals.hellaswag import accuracy, default_items, load_items
 from nanogpt.labs.evals.measures import bits_per_byte, mean_and_error, token_bytes
 from nanogpt.sampling import load
 from nanogpt.shards import open_shards, read_shard
-from nanogpt.stories import stories
 
 
 def data_of(args: Namespace) -> str:

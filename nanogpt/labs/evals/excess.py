@@ -11,7 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanogpt.stories import Count, Draw, Part, Pick, Recall, Text, alternatives, entries, words_of
+from nanogpt.labs.corpora.stories import (
+    Count,
+    Draw,
+    Part,
+    Pick,
+    Recall,
+    Text,
+    alternatives,
+    entries,
+    words_of,
+)
 
 
 class Reading(NamedTuple):

@@ -6,7 +6,7 @@ Exported from notebooks/02_corpus.ipynb.
 import re
 from collections.abc import Iterable, Iterator
 
-from nanogpt.stories import Draw, Part, Pick, Story, alternatives, entries, words_of
+from nanogpt.labs.corpora.stories import Draw, Part, Pick, Story, alternatives, entries, words_of
 
 
 def check_lines(lines: list[str], where: str) -> None:

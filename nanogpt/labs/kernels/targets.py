@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch._inductor.runtime.triton_compat import HAS_TRITON, triton
 
-from nanogpt.roofline import Peak
+from nanogpt.labs.roofline.sheets import Peak
 
 
 def compile_for(capability: int, kernel, types: dict[str, str], constants: dict[str, int], warps: int = 4):

@@ -10,7 +10,6 @@ from statistics import quantiles
 
 import torch
 
-from nanogpt import roofline as hardware
 from nanogpt.labs.ladder.forecast import predict, step_memory
 from nanogpt.labs.ladder.rungs import (
     RUNGS,
@@ -21,11 +20,12 @@ from nanogpt.labs.ladder.rungs import (
     rungs_up_to,
     take_along,
 )
+from nanogpt.labs.roofline import clock
+from nanogpt.labs.roofline.clock import Roofline, gain_of, timings
 from nanogpt.labs.roofline.memory import fault_seconds, peak_memory
 from nanogpt.labs.roofline.work import measure_fractions
-from nanogpt.model import GPTConfig, num_params
+from nanogpt.model import GPTConfig, mfu, num_params, step_flops
 from nanogpt.precision import READS
-from nanogpt.roofline import Roofline, gain_of, mfu, step_flops, timings
 
 
 def page_faults() -> int:
@@ -165,8 +165,8 @@ def row(rung: dict, first: dict) -> str:
 def limits_now(device: torch.device, formats, pages: bool) -> dict[str, float]:
     """The machine's limits: FLOP/s by format, bytes/s of a copy, and with `pages` fresh pages a second."""
     n, mebibytes = (8192, 512) if device.type == "cuda" else (1024, 256)
-    rates = {name: hardware.matmul_flops(device, name, n) for name in sorted(formats)}
-    rates["copy"] = hardware.copy_bandwidth(device, mebibytes)
+    rates = {name: clock.matmul_flops(device, name, n) for name in sorted(formats)}
+    rates["copy"] = clock.copy_bandwidth(device, mebibytes)
     if pages:
         rates["fresh pages"] = 1 / max(1e-9, fault_seconds())
     return rates

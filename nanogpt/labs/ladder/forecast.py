@@ -8,11 +8,12 @@ import math
 from importlib.resources import files
 
 from nanogpt.labs.ladder.rungs import RUNGS, for_rungs, precision_of, rungs_up_to
+from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.labs.roofline.memory import PAGE
+from nanogpt.labs.roofline.sheets import PEAKS, Peak, peak_of
 from nanogpt.labs.roofline.work import PRODUCTS, Fractions, step_work
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.precision import READS
-from nanogpt.roofline import PEAKS, Peak, Roofline, peak_of
 
 SCORE_BYTES = {"float32": 76, "compiled": 44, "autocast": 72, "autocast on a CPU": 38, "both": 22}
 LOGIT_BYTES = {"float32": 24, "compiled": 16, "autocast": 36, "autocast on a CPU": 36, "both": 8}

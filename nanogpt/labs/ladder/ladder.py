@@ -18,15 +18,15 @@ from pathlib import Path
 
 import torch
 
-from nanogpt import roofline as hardware
 from nanogpt.device import pick_device
 from nanogpt.files import atomically, save_json
 from nanogpt.labs.ladder.climb import forecast, measure_rungs, reached_roofline, start_seconds
 from nanogpt.labs.ladder.forecast import fitting_batch, say_predicted
 from nanogpt.labs.ladder.rungs import RUNGS, obstacles
+from nanogpt.labs.roofline import clock, sheets
+from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.labs.roofline.memory import fault_seconds
 from nanogpt.model import GPTConfig
-from nanogpt.roofline import Roofline
 
 MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_head=6, n_embd=192)}
 
@@ -77,10 +77,10 @@ def measure_machine(device: str) -> dict:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
     }
-    about["device"], about["roofline"] = device_name(place), asdict(hardware.measure_roofline(place))
+    about["device"], about["roofline"] = device_name(place), asdict(clock.measure_roofline(place))
     about["fault_s"] = fault_seconds() if place.type == "cpu" else 0.0
     about["start_s"] = start_seconds(place)
-    sheet = hardware.peak_of(about["device"]) if place.type == "cuda" else None
+    sheet = sheets.peak_of(about["device"]) if place.type == "cuda" else None
     about["peak_flops"] = 1e12 * sheet.half if sheet else max(about["roofline"]["flops"].values())
     return about | {"peak_source": sheet.source if sheet else MEASURED}
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from nanogpt.data import to_device
 from nanogpt.device import seed_everything
 from nanogpt.labs.kernels.fused_loss import chunked_head
+from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
 from nanogpt.precision import LossScaler, why_not
-from nanogpt.roofline import Roofline
 from nanogpt.training import train_step
 
 

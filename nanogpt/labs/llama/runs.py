@@ -17,10 +17,10 @@ from nanogpt.device import pick_device
 from nanogpt.labs.llama.model import Llama, LlamaConfig, llama_flops, llama_params
 from nanogpt.labs.llama.pretrained import KINDS, config_from_llama
 from nanogpt.labs.plan.dryrun import say_time
-from nanogpt.lora import add_lora, lora_parameters
+from nanogpt.labs.roofline.clock import Roofline, measure_roofline, timings
+from nanogpt.labs.tuning.lora import add_lora, lora_parameters
 from nanogpt.precision import READS, LossScaler
 from nanogpt.pretrained import config_from_hf, load_pretrained, read_json
-from nanogpt.roofline import Roofline, measure_roofline, timings
 from nanogpt.shards import load_manifest
 from nanogpt.training import scale_init, train_step
 from nanogpt.weights import classes_of, load_model

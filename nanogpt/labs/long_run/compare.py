@@ -6,8 +6,7 @@ Exported from notebooks/17f_killed_run.ipynb.
 import argparse
 import math
 
-from nanogpt.labs.long_run.plot import read_lines
-from nanogpt.metrics import column
+from nanogpt.labs.long_run.plot import column, read_lines
 
 
 def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from importlib import import_module
 from statistics import fmean
 
-from nanogpt.metrics import column, read_metrics
+from nanogpt.metrics import read_metrics
+
+
+def column(lines: Sequence[dict], name: str) -> tuple[list[int], list[float]]:
+    """Steps and values of those lines that have a finite number there."""
+    known = {x["step"]: x[name] for x in lines if x.get(name) is not None and math.isfinite(x[name])}
+    return list(known), list(known.values())
+
 
 PANELS = dict(loss="loss (nats)", norm="norm of the gradient", lr="learning rate", tokens_per_s="tokens/s")
 

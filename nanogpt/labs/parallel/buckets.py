@@ -18,6 +18,13 @@ def average_gradients(model: nn.Module, ranks: Ranks) -> None:
             p.grad /= ranks.size
 
 
+def my_rows(B: int, ranks: Ranks) -> dict:
+    """For a stream whose batches have B rows over all ranks: the arguments B, rank and world_size of this one."""
+    if B % ranks.size:
+        raise ValueError(f"{B} rows cannot be dealt to {ranks.size} ranks; take a multiple of {ranks.size}")
+    return {"B": B // ranks.size, "rank": ranks.rank, "world_size": ranks.size}
+
+
 def average_flat(model: nn.Module, ranks: Ranks) -> None:
     """The same mean as average_gradients, in one message: by a buffer that holds all gradients one after the other."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]

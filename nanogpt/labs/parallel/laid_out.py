@@ -71,14 +71,14 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     """Lay the model out as config.parallel says, in place: what a step calls, and who reads different rows."""
     layout, dp = config.parallel, data_parallel(config.parallel, ranks.size)
     if layout.recompute:
-        from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
+        from nanogpt.labs.parallel.fsdp import recompute_blocks  # here: its imports take a second
 
         recompute_blocks(model)
     if ranks.size == 1 or (layout.tp == 1 and not layout.shard):
         return replicate(model, ranks), ranks
     from torch.distributed.device_mesh import init_device_mesh
 
-    from nanogpt.fsdp import shard
+    from nanogpt.labs.parallel.fsdp import shard
     from nanogpt.labs.parallel.tensor import split
 
     copies = layout.copies if layout.shard else dp
@@ -162,7 +162,7 @@ def gather_model(model: GPT) -> GPT | None:
     """On rank 0's CPU the model as one process has it; None elsewhere; itself if it is not laid out. All ranks call it."""
     if not is_laid_out(model):
         return model
-    from nanogpt.fsdp import unsharded
+    from nanogpt.labs.parallel.fsdp import unsharded
     from nanogpt.labs.parallel.tensor import by_part
 
     gathered = unsharded(model)
@@ -200,7 +200,7 @@ def snapshot(run) -> tuple[GPT, dict, Callable]:
     """What a checkpoint of this run holds: model, state, and what writes the weights. All ranks call it."""
     if not (run.config.parallel.save_parts and is_laid_out(run.model)):
         return gather_model(run.model), run.state_dict(), save_model
-    from nanogpt.fsdp import save_parts  # here: its imports take a second
+    from nanogpt.labs.parallel.fsdp import save_parts  # here: its imports take a second
 
     parts = run.folder / f".step_{run.step:06d}.parts.tmp"
     save_parts(parts, run.model, run.optimizer)  # returns when all have written
@@ -294,7 +294,7 @@ def place_model(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, nn.M
         return model, compile_blocks(model) if config.train.compile else model, readers
     model, stepper, readers = trainer.place_model(config, manifest, ranks)
     if config.parallel.recompute:
-        from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
+        from nanogpt.labs.parallel.fsdp import recompute_blocks  # here: its imports take a second
 
         recompute_blocks(model)
     return model, stepper, readers

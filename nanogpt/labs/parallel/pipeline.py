@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from nanogpt.device import synchronize
 from nanogpt.distributed import Ranks
 from nanogpt.model import GPT
-from nanogpt.roofline import synchronize
 from nanogpt.training import target_shares
 
 

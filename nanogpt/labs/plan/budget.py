@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, replace
 
 from nanogpt.labs.plan.footprint import Step, split_params
-from nanogpt.model import GPTConfig, flops_by_part, num_params
-from nanogpt.roofline import PEAKS, Peak, step_flops
+from nanogpt.labs.roofline.sheets import PEAKS, Peak
+from nanogpt.model import GPTConfig, flops_by_part, num_params, step_flops
 
 
 @dataclass(frozen=True)

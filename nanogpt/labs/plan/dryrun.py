@@ -17,13 +17,13 @@ from nanogpt.config import Config
 from nanogpt.device import pick_device
 from nanogpt.labs.plan.budget import recompute_flops
 from nanogpt.labs.plan.footprint import Step, footprint
+from nanogpt.labs.roofline.clock import Roofline, measure_roofline, timings
 from nanogpt.labs.roofline.work import predict_step
-from nanogpt.lora import add_lora, lora_parameters
+from nanogpt.labs.tuning.lora import add_lora, lora_parameters
 from nanogpt.metrics import span
 from nanogpt.model import GPT, GPTConfig, num_params
 from nanogpt.precision import READS, LossScaler
 from nanogpt.pretrained import config_from_hf, read_json
-from nanogpt.roofline import Roofline, measure_roofline, timings
 from nanogpt.shards import load_manifest
 from nanogpt.training import train_step
 from nanogpt.weights import classes_of
@@ -78,7 +78,7 @@ def measured_seconds(shape: GPTConfig, config: Config, device: torch.device) -> 
     if lora.rank:
         add_lora(model, lora.rank, lora.alpha, lora.targets)
     if config.parallel.recompute:
-        from nanogpt.fsdp import recompute_blocks  # here: its imports take a second
+        from nanogpt.labs.parallel.fsdp import recompute_blocks  # here: its imports take a second
 
         recompute_blocks(model)
     ids = torch.randint(shape.vocab_size, (B, T + 1), device=device)

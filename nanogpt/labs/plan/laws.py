@@ -14,11 +14,11 @@ import torch
 
 from nanogpt.data import DocumentStream
 from nanogpt.evaluate import evaluate
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.evals.floor import floor_per_token
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer, wsd
 from nanogpt.shards import open_shards
-from nanogpt.stories import stories
 from nanogpt.training import scale_init, train_step
 
 ROWS, T, LAYERS, HEADS = 4, 128, 3, 4  # T: the longest story has 120 tokens

@@ -12,8 +12,8 @@ from dataclasses import replace
 from nanogpt.labs.plan.budget import CARDS, Card, Cluster
 from nanogpt.labs.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint, largest_batch
 from nanogpt.labs.plan.table import MEMORY, memory_lines, say, sent_lines, time_lines
+from nanogpt.labs.roofline.sheets import Peak
 from nanogpt.model import SIZES, GPTConfig, num_params
-from nanogpt.roofline import Peak
 
 MODELS = {
     **dict(zip(("gpt2-124M", "gpt2-355M", "gpt2-774M", "gpt2-1558M"), SIZES.values())),

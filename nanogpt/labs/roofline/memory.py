@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from nanogpt.labs.roofline.clock import measure
 from nanogpt.model import GPTConfig, num_params
-from nanogpt.roofline import measure
 
 
 def activation_bytes(config: GPTConfig, B: int, T: int) -> int:

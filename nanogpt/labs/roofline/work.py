@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from nanogpt.labs.roofline.clock import Roofline, measure
 from nanogpt.model import GPTConfig, num_params
-from nanogpt.roofline import Roofline, measure
 
 
 @dataclass(frozen=True)

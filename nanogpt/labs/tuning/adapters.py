@@ -12,7 +12,7 @@ import torch
 
 from nanogpt import build, trainer
 from nanogpt.config import Config, Lora, hook
-from nanogpt.lora import add_lora, load_adapter, lora_parameters, save_adapter
+from nanogpt.labs.tuning.lora import add_lora, load_adapter, lora_parameters, save_adapter
 from nanogpt.model import GPT
 
 

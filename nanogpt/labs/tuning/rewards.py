@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nanogpt.evaluate import evaluating
+from nanogpt.labs.corpora.stories import Story
 from nanogpt.model import GPT
-from nanogpt.stories import Story
 
 
 class Question(NamedTuple):

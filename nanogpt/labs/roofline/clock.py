@@ -1,26 +1,20 @@
-"""A clock, what a device can do as measured and by its data sheet, and the share of it that a training step uses.
+"""A clock, which of two programs is faster, and what a device can do at most, as measured.
 
-Exported from notebooks/09_measuring.ipynb.
+Exported from notebooks/09_measuring.ipynb, grown by notebooks/10_precision.ipynb.
 """
 
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from statistics import median, quantiles
 
 import torch
 
-from nanogpt.model import GPTConfig, flops_per_token
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished everything that was queued; the CPU has no queue."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+from nanogpt.device import matmul_formats, synchronize
+from nanogpt.precision import READS, why_not
 
 
 def host_times(call: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
@@ -127,17 +121,6 @@ def faster(before: Callable, after: Callable, device: torch.device, pairs: int =
     return gain_of(ratios)
 
 
-def matmul_formats(device: torch.device) -> list[str]:
-    """The number formats in which this device multiplies matrices, in hardware or emulated: at least float32."""
-    if device.type != "cuda":
-        return ["float32", "bfloat16"]
-    if torch.version.hip:
-        return ["float32", "bfloat16", "float16"]
-    if torch.cuda.get_device_capability(device) < (8, 0):  # before Ampere: CUDA Programming Guide
-        return ["float32", "float16"]
-    return ["float32", "tf32", "bfloat16", "float16"]
-
-
 def matmul_flops(device: torch.device, dtype: str | torch.dtype, n: int, repeats: int = 10) -> float:
     """FLOP/s of an n × n matrix product, the fastest of several. dtype: float32, bfloat16, float16 or "tf32"."""
     name = str(dtype).removeprefix("torch.")
@@ -188,60 +171,25 @@ def measure_roofline(device: torch.device, n: int | None = None, mebibytes: int 
     return Roofline(device.type, flops, copy_bandwidth(device, mebibytes))
 
 
-@dataclass(frozen=True)
-class Peak:
-    """A GPU by its data sheet: dense TFLOP/s by format, GB/s, the source, and the driver's names for it."""
+@cache
+def speedup(precision: str, device: torch.device) -> float:
+    """The rate of matrix products in a precision, divided by float32's; measured once in a process.
 
-    float32: float
-    tf32: float | None
-    half: float  # bfloat16 with float32 sums; float16 where there is neither TF32 nor bfloat16
-    bandwidth: float
-    source: str
-    reported: tuple[str, ...] = ()  # without NVIDIA, Tesla and GeForce; none: the table's own name
-
-
-PEAKS = {  # by NVIDIA's data sheets and white papers
-    "B200": Peak(80, 1100, 2250, 8000, "Blackwell technical brief, 2024 (HGX B200)"),
-    "H200": Peak(67, 494.7, 989.4, 4800, "H200 data sheet, 2024 (SXM)"),
-    "H100": Peak(67, 494.7, 989.4, 3350, "H100 data sheet, 2023 (SXM)", ("H100 80GB HBM3",)),
-    "H100-PCIe": Peak(51, 378, 756, 2000, "H100 data sheet, 2023", ("H100 PCIe",)),
-    "A100-80GB": Peak(19.5, 156, 312, 2039, "A100 data sheet, 2021", ("A100-SXM4-80GB",)),
-    "A100-80GB-PCIe": Peak(19.5, 156, 312, 1935, "A100 data sheet, 2021", ("A100 80GB PCIe",)),
-    "A100-40GB": Peak(19.5, 156, 312, 1555, "A100 white paper", ("A100-SXM4-40GB", "A100-PCIE-40GB")),
-    "H800": Peak(67, 494.7, 989.4, 3350, "an H100 (SXM) with less NVLink"),
-    "A800": Peak(19.5, 156, 312, 2039, "an A100 (80 GB) with less NVLink", ("A800-SXM4-80GB",)),
-    "A800-PCIe": Peak(19.5, 156, 312, 1935, "an A100 (80 GB) with less NVLink", ("A800 80GB PCIe",)),
-    "L40S": Peak(91.6, 183, 362, 864, "L40S data sheet, 2023"),
-    "L4": Peak(30.3, 60, 121, 300, "L4 data sheet, 2023"),
-    "A10": Peak(31.2, 62.5, 125, 600, "A10 data sheet, 2021"),
-    "V100": Peak(15.7, None, 125, 900, "V100 data sheet, 2020 (SXM2)", ("V100-SXM2-16GB", "V100-SXM2-32GB")),
-    "V100-PCIe": Peak(14, None, 112, 900, "V100 data sheet, 2020", ("V100-PCIE-16GB", "V100-PCIE-32GB")),
-    "V100S": Peak(16.4, None, 130, 1134, "V100 data sheet, 2020 (V100S PCIe)", ("V100S-PCIE-32GB",)),
-    "T4": Peak(8.1, None, 65, 320, "T4 data sheet, 2019"),
-    "A6000": Peak(38.7, 77.4, 154.8, 768, "GA102 white paper, 2020", ("RTX A6000",)),
-    "RTX 5090": Peak(104.8, 104.8, 209.5, 1792, "RTX Blackwell white paper, 2025"),
-    "RTX 4090": Peak(82.6, 82.6, 165.2, 1008, "Ada white paper, 2022"),
-    "RTX 4070 SUPER": Peak(35.5, 35.5, 71, 504, "NVIDIA's specifications, 2024: 7,168 cores at 2.475 GHz"),
-    "RTX 3090": Peak(35.6, 35.6, 71, 936, "GA102 white paper, 2020"),
-}
+    Well below 1, the format is emulated. The processor's flags do not say so: libraries decide which instructions they use.
+    """
+    reason = why_not(precision, device)
+    if reason:
+        raise ValueError(reason)
+    n = 4096 if device.type == "cuda" else 256
+    name = READS.get(precision, precision)
+    best = {"float32": 0.0, name: 0.0}
+    for _ in range(3):  # in turn, so that a disturbance meets both
+        best = {dtype: max(rate, matmul_flops(device, dtype, n, repeats=3)) for dtype, rate in best.items()}
+    return best[name] / best["float32"]
 
 
-def peak_of(gpu: str) -> Peak | None:
-    """The data sheet of a GPU by its name in PEAKS or torch.cuda.get_device_name()'s; None for any other name."""
-    name = " ".join(word for word in gpu.split() if word not in ("NVIDIA", "Tesla", "GeForce"))
-    for key, peak in PEAKS.items():
-        if name == key or name in peak.reported:
-            return peak
-    return None
-
-
-def step_flops(config: GPTConfig, B: int, T: int) -> int:
-    """FLOPs of a training step on B × T tokens, forward and backward: the model's matrix products (chapter 05)."""
-    return B * T * flops_per_token(config, T)
-
-
-def mfu(flops: float, seconds: float, peak_flops: float) -> float:
-    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else."""
-    if not (seconds > 0 and peak_flops > 0):
-        raise ValueError(f"seconds={seconds} and peak_flops={peak_flops} must both be positive")
-    return flops / seconds / peak_flops
+def best_precision(device: torch.device) -> str:
+    """bf16 where the device multiplies it faster than float32, else fp16 on a CUDA GPU, else float32."""
+    if device.type == "cuda":
+        return "fp16" if why_not("bf16", device) else "bf16"
+    return "bf16" if device.type == "cpu" and speedup("bf16", device) > 1 else "float32"

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from nanogpt.files import alone_in
-from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, split_of, write_shard
+from nanogpt.labs.corpora.splits import split_of
+from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, write_shard
 from nanogpt.tokenizer import BPETokenizer
 
 LEARN = 1 << 24  # characters of a text that a new tokenizer learns from

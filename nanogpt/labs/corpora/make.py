@@ -1,4 +1,4 @@
-"""A text that is large, a folder, or files of another kind, as the data of a run.
+"""The data of a run, made where there are none: stories, a text, a folder, files of other kinds.
 
 Exported from notebooks/17d_assembly.ipynb.
 """
@@ -7,9 +7,12 @@ from importlib import import_module
 from pathlib import Path
 
 from nanogpt.config import Data
-from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files
-from nanogpt.prepare import LEARN
+from nanogpt.labs.corpora.sources import KINDS, blocks_in, cut_files, find_files
+from nanogpt.labs.corpora.stories import ensure_corpus
+from nanogpt.labs.corpora.text import LEARN, prepare_text
 from nanogpt.tokenizer import BPETokenizer
+
+LARGE = 1 << 28  # bytes of a text that are not read as a whole
 
 
 def make_large(data: Data) -> None:
@@ -21,3 +24,14 @@ def make_large(data: Data) -> None:
         BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
     lab = import_module("nanogpt.labs.corpora.prepare")  # of chapter 16b
     lab.prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
+
+
+def make_data(data: Data) -> None:
+    """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
+    source, folder = Path(data.source), Path(data.dir)
+    if data.source == "stories":
+        ensure_corpus(folder)
+    elif source.is_file() and KINDS.get(source.suffix, "text") == "text" and source.stat().st_size < LARGE:
+        prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)
+    else:
+        make_large(data)

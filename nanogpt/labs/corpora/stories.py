@@ -17,6 +17,7 @@ from importlib.resources import files
 from itertools import count
 from pathlib import Path
 
+from nanogpt.labs.corpora.splits import split_of
 from nanogpt.shards import (
     SPLITS,
     file_sha256,
@@ -24,7 +25,6 @@ from nanogpt.shards import (
     load_manifest,
     open_shards,
     save_manifest,
-    split_of,
     write_shard,
 )
 
