@@ -68,11 +68,11 @@ def open_stream(config: Config, ranks: Ranks) -> BatchStream:
 
 def hold_out(folder: str, tokens: int) -> list[np.ndarray]:
     """The first so many tokens of the validation shards."""
-    held = []
+    parts = []
     for path in open_shards(folder, "val"):
-        held.append(read_shard(path)[:tokens])
-        tokens -= len(held[-1])
-    return held
+        parts.append(read_shard(path)[:tokens])
+        tokens -= len(parts[-1])
+    return parts
 
 
 def new_shape(config: Config, vocab_size: int) -> GPTConfig:
@@ -103,11 +103,11 @@ def load_given(config: Config, manifest: dict) -> GPT:
     ours = file.exists() and "model_type" not in read_json(file)
     if ours:
         refuse_other_words(config, folder, manifest)
-    there = load_model(folder) if ours else from_hf(config.init_from)
-    refuse_other_shape(config, there.config)
-    refuse_other_size(config, there.config.vocab_size, manifest["vocab_size"])
-    model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
-    model.load_state_dict(there.float().state_dict())
+    trained = load_model(folder) if ours else from_hf(config.init_from)
+    refuse_other_shape(config, trained.config)
+    refuse_other_size(config, trained.config.vocab_size, manifest["vocab_size"])
+    model = GPT(replace(trained.config, dropout=config.model.dropout, flash=config.model.flash))
+    model.load_state_dict(trained.float().state_dict())
     return model
 
 

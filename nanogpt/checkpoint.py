@@ -120,8 +120,8 @@ def fault(checkpoint: Path) -> str | None:
 
 def checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a folder, whole or not, in the order of their steps."""
-    found = [path for path in Path(folder).glob("step_*") if re.fullmatch(r"step_\d{6,}", path.name)]
-    return sorted(found, key=lambda path: int(path.name[5:]))
+    paths = [path for path in Path(folder).glob("step_*") if re.fullmatch(r"step_\d{6,}", path.name)]
+    return sorted(paths, key=lambda path: int(path.name[5:]))
 
 
 def latest(folder: str | Path, say=print) -> Path | None:
@@ -129,12 +129,12 @@ def latest(folder: str | Path, say=print) -> Path | None:
 
     ValueError if all are damaged: to begin again would write over what could be saved by hand.
     """
-    found = checkpoints(folder)
-    for path in reversed(found):
+    candidates = checkpoints(folder)
+    for path in reversed(candidates):
         if (wrong := fault(path)) is None:
             return path
         say(f"{path} is damaged ({wrong}); the one before it is used")
-    if found:
+    if candidates:
         raise ValueError(f"no checkpoint in {folder} is whole; move them away to begin again")
     return None
 
@@ -188,7 +188,7 @@ def pick_checkpoint(place: str | Path) -> Path:
     folder = Path(place)
     home = folder.parent if folder.name == "best" else folder
     newest = latest(home)
-    found = newest or folder
+    picked = newest or folder
     if newest and folder != home:
         seen = [line for line in read_metrics(home) if line.get("val_loss") is not None]
         if not seen:
@@ -196,8 +196,8 @@ def pick_checkpoint(place: str | Path) -> Path:
                 f"{home} has no best checkpoint, since it was never validated; name {home} for its newest"
             )
         best = min(seen, key=lambda line: line["val_loss"])
-        found = home / f"step_{best['step']:06d}"
-    if is_in_parts(found):
-        how = f"join('{found}', 'model') of nanogpt.labs.parallel.laid_out (chapter 21d)"
-        raise ValueError(f"{found} is in parts; make a model of it with {how}")
-    return found
+        picked = home / f"step_{best['step']:06d}"
+    if is_in_parts(picked):
+        how = f"join('{picked}', 'model') of nanogpt.labs.parallel.laid_out (chapter 21d)"
+        raise ValueError(f"{picked} is in parts; make a model of it with {how}")
+    return picked

@@ -61,7 +61,7 @@ def parsed(text: str, where: str) -> Any:
 
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
-Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
+NotNegative, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
 Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
 Fraction, BelowOne = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
@@ -77,7 +77,7 @@ class Optim:
     weight_decay: Amount = 0.1  # of the matrices; each step shrinks them by lr times this
     clip: Rate | None = 1.0  # the longest gradient; null clips none
     schedule: Literal["cosine", "wsd", "constant"] = "cosine"  # how the rate falls: cosine, wsd, constant
-    warmup: Count = 0  # steps
+    warmup: NotNegative = 0  # steps
     minimum: Fraction = 0.1  # the last rate, as a fraction of lr
     decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
 
@@ -147,11 +147,11 @@ class Eval:
     """What is measured on the way. Every: so many steps; 0 is never."""
 
     __pydantic_config__ = STRICT
-    every: Count = 250  # the validation loss
+    every: NotNegative = 250  # the validation loss
     tokens: Positive = 100_000  # of the validation text that the loss is measured on
-    sample_every: Count = 0  # a sample of the model's text
+    sample_every: NotNegative = 0  # a sample of the model's text
     prompt: str = ""  # how that sample begins
-    hellaswag_every: Count = 0  # the score on HellaSwag (chapter 18b)
+    hellaswag_every: NotNegative = 0  # the score on HellaSwag (chapter 18b)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Run:
     dir: Name = "runs/unnamed"  # the run's folder; a run that was stopped goes on from it
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # of the first weights, the data's order and dropout
     device: str | None = None  # null: the best there is
-    checkpoint_every: Count = 500  # steps; 0: only at the end and when it is stopped
+    checkpoint_every: NotNegative = 500  # steps; 0: only at the end and when it is stopped
     keep: Positive = 2  # checkpoints, besides the best
     log_every: Positive = 1  # steps between lines
     minutes: Rate | None = None  # the time limit, before which it saves and ends
@@ -175,7 +175,7 @@ class Lora:
     """Adapters beside the frozen weights of init_from: chapters 19 and 19c."""
 
     __pydantic_config__ = STRICT
-    rank: Count = 0  # of the adapters, which alone are trained; 0: none, and all weights are trained
+    rank: NotNegative = 0  # of the adapters, which alone are trained; 0: none, and all weights are trained
     alpha: Rate = 8.0  # what an adapter adds is multiplied by alpha / rank
     targets: tuple[Literal["c_attn", "c_proj", "c_fc"], ...] = ("c_attn", "c_proj", "c_fc")  # which layers
 
@@ -205,13 +205,13 @@ class LlamaKeys:
     tied: bool = True  # lm_head is wte, as in GPT-2; large models have two matrices
 
 
-def check_together(model: Model, train: Train) -> None:
+def check_batch(model: Model, train: Train) -> None:
     """ValueError where the batch is no whole number of micro-batches."""
     rows = train.micro_batch * model.block_size
     if train.batch_tokens % rows:
         near = max(1, round(train.batch_tokens / rows)) * rows
-        said = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
-        raise ValueError(f"{said} × model.block_size={model.block_size}, as {near} is")
+        what = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
+        raise ValueError(f"{what} × model.block_size={model.block_size}, as {near} is")
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Config:
     llama: LlamaKeys = field(default_factory=LlamaKeys)  # what only a Llama has: chapter 24b
 
     def __post_init__(self):
-        check_together(self.model, self.train)
+        check_batch(self.model, self.train)
         for check in hooks(self, "check"):
             check(self)
 
@@ -304,14 +304,14 @@ def hook(config: Config, usual: Callable) -> Callable:
 
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
     """Each key that a configuration may have, with dots, and the type of its value."""
-    found = {}
+    types = {}
     for f in fields(kind):
         inner = f.default_factory  # a section's is its class
         if is_dataclass(inner):
-            found |= keys(inner, f"{f.name}.")
+            types |= keys(inner, f"{f.name}.")
         else:
-            found[before + f.name] = f.type
-    return found
+            types[before + f.name] = f.type
+    return types
 
 
 def put(given: dict, key: str, value: Any) -> None:
@@ -326,7 +326,7 @@ def put(given: dict, key: str, value: Any) -> None:
 CONFIGS = files("nanogpt") / "configs"
 
 
-def read_config(name_or_path: str | Path) -> tuple[dict, str]:
+def read_yaml(name_or_path: str | Path) -> tuple[dict, str]:
     """What a YAML file says, or nanogpt/configs/NAME.yaml, found from any folder; and what to call it."""
     path = Path(name_or_path)
     if named := not path.suffix and len(path.parts) == 1:
@@ -344,10 +344,10 @@ def read_config(name_or_path: str | Path) -> tuple[dict, str]:
     return given, where
 
 
-def given_keys(said: dict, overrides: list[str]) -> dict:
+def given_keys(contents: dict, overrides: list[str]) -> dict:
     """What the file says, changed by the overrides."""
     given = {}
-    for key, value in said.items():
+    for key, value in contents.items():
         if value is not None or key in keys():  # an empty section says nothing
             put(given, key, value)
     for override in overrides:
@@ -386,8 +386,8 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
 
     ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
     """
-    said, where = read_config(name_or_path)
-    given = given_keys(said, overrides := list(overrides))
+    contents, where = read_yaml(name_or_path)
+    given = given_keys(contents, overrides := list(overrides))
     try:
         return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
     except ValidationError as error:

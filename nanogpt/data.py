@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nanogpt.shards import described, file_sha256, permutation, read_shard, shuffle_documents
+from nanogpt.shards import describe_shards, file_sha256, permutation, read_shard, shuffle_documents
 
 
 def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,7 +29,7 @@ class BatchStream:
         self.seed, self.device = seed, device
         self.position = 0  # what all ranks together have consumed
         self.paths = sorted(map(Path, shards))
-        self.vocab_size, self.eot, _ = described(self.paths)
+        self.vocab_size, self.eot, _ = describe_shards(self.paths)
         self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
         self.epoch_length = sum(map(len, self.tokens))
         self._shuffled = {}
@@ -82,7 +82,7 @@ class BatchStream:
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this place, with any B, T and number of ranks."""
         if "shards" not in vars(self):  # their hashes, by the manifest or computed once
-            self.shards = described(self.paths)[2] or [file_sha256(path) for path in self.paths]
+            self.shards = describe_shards(self.paths)[2] or [file_sha256(path) for path in self.paths]
         return {"counts": "tokens", "seed": self.seed, "position": self.position, "shards": self.shards}
 
     def load_state_dict(self, state: dict) -> None:

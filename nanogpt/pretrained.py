@@ -32,7 +32,7 @@ def hf_layout(name: str, p: Tensor) -> Tensor:
 
 
 # Hugging Face lets a GPT-2 vary these; this GPT has one value of each.
-FIXED = {
+ONE_VALUE = {
     "model_type": "gpt2",
     "activation_function": "gelu_new",  # GELU with tanh
     "layer_norm_epsilon": 1e-5,
@@ -47,9 +47,11 @@ SIZE_NAMES = {"block_size": "n_positions"} | {n: n for n in ("vocab_size", "n_la
 
 def config_from_hf(hf: dict, where: str = "config.json", dropout: float = 0.0) -> GPTConfig:
     """GPTConfig from a config.json of Hugging Face; ValueError naming every setting that this GPT does not have."""
-    settings = FIXED | {"model_type": None} | hf
+    settings = ONE_VALUE | {"model_type": None} | hf
     wrong = [
-        f"{key} is {settings[key]!r}, not {right!r}" for key, right in FIXED.items() if settings[key] != right
+        f"{key} is {settings[key]!r}, not {right!r}"
+        for key, right in ONE_VALUE.items()
+        if settings[key] != right
     ]
     if hf.get("n_inner") not in (None, 4 * hf.get("n_embd", GPTConfig.n_embd)):
         wrong.append(f"n_inner is {hf['n_inner']!r}, not 4·n_embd")
@@ -118,30 +120,30 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 
 def read_headers(paths: list[Path]) -> dict[str, tuple[Path, str, tuple[int, ...], str]]:
     """Name without `transformer.` -> (file, name in it, shape, dtype), masks left out. Reads no weights."""
-    found = {}
+    entries = {}
     for path in paths:
         try:
             with safe_open(path, framework="pt") as file:
                 for stored in file.keys():  # noqa: SIM118
                     name = stored.removeprefix("transformer.")
                     piece = file.get_slice(stored)
-                    if name in found:
+                    if name in entries:
                         raise ValueError(f"{path.name} holds {name} a second time; keep one")
                     if not MASK.fullmatch(name):
-                        found[name] = path, stored, tuple(piece.get_shape()), piece.get_dtype()
+                        entries[name] = path, stored, tuple(piece.get_shape()), piece.get_dtype()
         except SafetensorError as error:
             raise ValueError(f"{path.name} is no complete safetensors file ({error})") from None
-    return found
+    return entries
 
 
-def make_model(config: GPTConfig, found: dict, where: str) -> GPT:
-    """A GPT on the meta device, for the tensors whose headers were found; ValueError naming what does not fit."""
+def make_model(config: GPTConfig, entries: dict, where: str) -> GPT:
+    """A GPT on the meta device, for the tensors whose headers were entries; ValueError naming what does not fit."""
     # sizes beyond all that the headers hold, and another number of heads than to_hf noted
     sizes = {theirs: getattr(config, ours) for ours, theirs in SIZE_NAMES.items()}
-    largest = max([len(found), *(n for _, _, shape, _ in found.values() for n in shape)])
+    largest = max([len(entries), *(n for _, _, shape, _ in entries.values() for n in shape)])
     beyond = f"is more than anything in the weights ({largest})"
     problems = [f"{name}={size} {beyond}" for name, size in sizes.items() if size > largest]
-    for path in {entry[0] for entry in found.values()}:
+    for path in {entry[0] for entry in entries.values()}:
         with safe_open(path, framework="pt") as file:
             heads = (file.metadata() or {}).get("n_head", str(config.n_head))
         if heads != str(config.n_head):
@@ -151,9 +153,9 @@ def make_model(config: GPTConfig, found: dict, where: str) -> GPT:
         with torch.device("meta"):
             model = GPT(config)
         right = {name: tuple(hf_layout(name, p).shape) for name, p in parameters_by_hf_name(model).items()}
-        problems = [f"missing: {name}" for name in right if name not in found]
+        problems = [f"missing: {name}" for name in right if name not in entries]
         right["lm_head.weight"] = right["wte.weight"]  # may be in the file, and is then the same
-        for name, (_, _, shape, dtype) in found.items():
+        for name, (_, _, shape, dtype) in entries.items():
             if name not in right:
                 problems.append(f"unexpected: {name}")
             elif shape != right[name]:
@@ -174,16 +176,16 @@ def read_tensor(path: Path, name: str) -> Tensor:
 
 
 @torch.no_grad()
-def copy_weights(model: GPT, found: dict, where: str) -> None:
+def copy_weights(model: GPT, entries: dict, where: str) -> None:
     """Fill every parameter from its file. ValueError for NaN or infinity, and for an output head that is not wte."""
     for name, p in parameters_by_hf_name(model).items():
         view = hf_layout(name, p)
-        view.copy_(read_tensor(*found[name][:2]))
+        view.copy_(read_tensor(*entries[name][:2]))
         if not view.isfinite().all():
             raise ValueError(f"{where}: {name} holds NaN or infinity; download or write it again")
-    if "lm_head.weight" in found:
+    if "lm_head.weight" in entries:
         tied = model.lm_head.weight
-        if not torch.equal(read_tensor(*found["lm_head.weight"][:2]).to(tied), tied):
+        if not torch.equal(read_tensor(*entries["lm_head.weight"][:2]).to(tied), tied):
             raise ValueError(f"{where}: lm_head.weight is not wte.weight; this GPT has one matrix for both")
 
 
@@ -198,15 +200,15 @@ def from_hf(name_or_dir: str | Path, *, revision=None, dropout=0.0, dtype: torch
     where = str(name_or_dir)
     config_path, paths = find_checkpoint(name_or_dir, revision)
     config = config_from_hf(read_json(config_path), f"{where}, config.json", dropout)
-    found = read_headers(paths)
-    model = make_model(config, found, where)
+    entries = read_headers(paths)
+    model = make_model(config, entries, where)
     # memory in the weights' own type, or in float32 if they have several
     if dtype is None:
-        stored = {DTYPES[entry[3]] for entry in found.values()}
+        stored = {DTYPES[entry[3]] for entry in entries.values()}
         dtype = stored.pop() if len(stored) == 1 else torch.get_default_dtype()
     model.to(dtype).to_empty(device=torch.get_default_device())
     model.lm_head.weight = model.transformer.wte.weight  # to_empty gives each its own memory
-    copy_weights(model, found, where)
+    copy_weights(model, entries, where)
     return model.eval()
 
 

@@ -155,7 +155,7 @@ def shuffle_documents(tokens: np.ndarray, eot: int, *key: int) -> np.ndarray:
     return np.concatenate([documents[i] for i in permutation(len(documents), *key)])
 
 
-def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
+def describe_shards(paths: list[Path]) -> tuple[int, int, list[str] | None]:
     """Of shards in one folder: vocab_size and eot, by the manifest beside them or else GPT-2's, and its hashes."""
     if len({path.parent for path in paths}) != 1:
         raise ValueError(f"a stream reads the shards of one folder; got {len(paths)} files")

@@ -114,7 +114,7 @@ def split_special(text: str, special: Collection[str]) -> list[str]:
     return [part for part in regex.split(f"({'|'.join(names)})", text) if part]
 
 
-def pack(vocab: list[bytes], pattern: str, special: list[str]) -> dict:
+def as_json(vocab: list[bytes], pattern: str, special: list[str]) -> dict:
     """A tokenizer as JSON values: all that decides an id, and its fingerprint (hex SHA-256)."""
     contents = {"pattern": pattern, "special": special, "vocab": [token.decode("latin-1") for token in vocab]}
     return {"fingerprint": hashlib.sha256(json.dumps(contents).encode()).hexdigest(), **contents}
@@ -137,7 +137,7 @@ class BPETokenizer:
         self.special = {name: len(vocab) + i for i, name in enumerate(special)}
         self.tokens = vocab + [name.encode() for name in special]  # the bytes of every id
         self.vocab_size, self.eot = len(self.tokens), self.special[EOT]
-        self.fingerprint = pack(vocab, pattern, list(special))["fingerprint"]
+        self.fingerprint = as_json(vocab, pattern, list(special))["fingerprint"]
         self._compiled, self._cache = regex.compile(pattern), {}
 
     def encode(self, text: str, allowed_special: Collection[str] = ()) -> list[int]:
@@ -199,7 +199,7 @@ class BPETokenizer:
         """Write a JSON file: all of it, or nothing."""
         aside = Path(f"{path}.{os.getpid()}.part")  # each process writes its own
         aside.parent.mkdir(parents=True, exist_ok=True)
-        packed = pack(self.vocab, self.pattern, list(self.special))
+        packed = as_json(self.vocab, self.pattern, list(self.special))
         aside.write_bytes((json.dumps(packed, indent=1) + "\n").encode())
         os.replace(aside, path)
 

@@ -228,10 +228,10 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
 def pace(run: Training, seconds: float) -> dict:
     """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
     tokens, T = run.config.train.batch_tokens, run.config.model.block_size
-    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    rates = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
     if peak := peak_flops(run.device, run.config.train.dtype):
-        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
-    return said
+        rates["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
+    return rates
 
 
 def one_step(run: Training) -> dict:
@@ -319,18 +319,18 @@ def clean_up(folder: Path, step: int) -> dict | None:
 
 def resume(run: Training) -> Training:
     """Take the run to where its newest whole checkpoint is; without one it stays at its beginning. Returns the run."""
-    found = latest(run.folder)
-    if found:
-        state = load_state(found)
+    newest = latest(run.folder)
+    if newest:
+        state = load_state(newest)
         refuse_changes(run.config, state["config"])
     if run.ranks.size > 1:
         lab = import_module("nanogpt.labs.parallel.agreement")
-        lab.refuse_other_runs(run.ranks, run.config, run.stream, str(found))
-    if found:
-        hook(run.config, load_weights)(run, found)
+        lab.refuse_other_runs(run.ranks, run.config, run.stream, str(newest))
+    if newest:
+        hook(run.config, load_weights)(run, newest)
         run.load_state_dict(state)
-        run.kept = found
-        print(f"going on after step {run.step}, from {found}")
+        run.kept = newest
+        print(f"going on after step {run.step}, from {newest}")
     if run.ranks.rank == 0:
         run.record = clean_up(run.folder, run.step) or run.record
     return run
@@ -539,7 +539,7 @@ def begin(run: Training, metrics, command: str) -> list[Callable]:
     return open_writers(run, metrics)
 
 
-def report(run: Training) -> None:
+def print_results(run: Training) -> None:
     """Print the run's results, and how its time was spent."""
     total = sum(run.seconds.values())
     spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in run.seconds.items())
@@ -556,7 +556,7 @@ def say_end(run: Training, command: str) -> None:
     if run.step < run.config.train.max_steps:
         say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
     else:
-        report(run)
+        print_results(run)
 
 
 def fit(run: Training, command: str = "the same call") -> Training:
@@ -602,7 +602,7 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
     if tokenizer is None and config.eval.sample_every:
         remedy = "name it in data.tokenizer, or set eval.sample_every=0"
         raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
-    held = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
+    held_out = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
     # the model on its device, what a step calls, and who reads different rows
     place = hook(config, place_model)
     model, stepper, readers = place(config, manifest, ranks)
@@ -610,7 +610,7 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
     stream = hook(config, open_stream)(config, readers)
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     parts = model.train(), stepper, optimizer, stream, scaler
-    run = Training(config, ranks.device, tokenizer, (held, manifest["eot"]), *parts, ranks=ranks)
+    run = Training(config, ranks.device, tokenizer, (held_out, manifest["eot"]), *parts, ranks=ranks)
     for lab in load_labs(config):
         if hasattr(lab, "attach"):
             lab.attach(run)

@@ -185,9 +185,11 @@ def table() -> str:
 
 
 def written(chapter: str) -> list[str]:
-    """The modules that a chapter begins; of one that begins none, those that it adds to."""
+    """The modules that a chapter begins; of one that begins none in the core, those of the core that it adds to as well."""
     exports = [module for module, by in writers().items() if chapter in by]
-    return [module for module in exports if writers()[module][0] == chapter] or exports
+    begun = [module for module in exports if writers()[module][0] == chapter]
+    adds = [module for module in exports if "." not in module]
+    return begun if any("." not in module for module in begun) else [*adds, *begun] or exports
 
 
 def count() -> str:

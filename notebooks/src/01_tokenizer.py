@@ -510,7 +510,7 @@ the chunks, and the names of the special tokens, which get the ids after the voc
 
 The class also has a *fingerprint*. A model is trained with one tokenizer. If a single token later moves to another place
 in the vocabulary, the model reads nonsense, and no error says so. The fingerprint is a hash of everything that decides
-an id, so two tokenizers with the same fingerprint give the same ids. `pack` puts all of this into a dictionary, which we
+an id, so two tokenizers with the same fingerprint give the same ids. `as_json` puts all of this into a dictionary, which we
 will also save. (JSON holds text, not bytes. The encoding Latin-1 turns each byte into one character, so English stays
 legible in the file.)
 """
@@ -523,7 +523,7 @@ import os
 from pathlib import Path
 
 
-def pack(vocab: list[bytes], pattern: str, special: list[str]) -> dict:
+def as_json(vocab: list[bytes], pattern: str, special: list[str]) -> dict:
     """A tokenizer as JSON values: all that decides an id, and its fingerprint (hex SHA-256)."""
     contents = {"pattern": pattern, "special": special, "vocab": [token.decode("latin-1") for token in vocab]}
     return {"fingerprint": hashlib.sha256(json.dumps(contents).encode()).hexdigest(), **contents}
@@ -548,7 +548,7 @@ class BPETokenizer:
         self.special = {name: len(vocab) + i for i, name in enumerate(special)}
         self.tokens = vocab + [name.encode() for name in special]  # the bytes of every id
         self.vocab_size, self.eot = len(self.tokens), self.special[EOT]
-        self.fingerprint = pack(vocab, pattern, list(special))["fingerprint"]
+        self.fingerprint = as_json(vocab, pattern, list(special))["fingerprint"]
         self._compiled, self._cache = regex.compile(pattern), {}
 
 
@@ -685,7 +685,7 @@ class BPETokenizer(BPETokenizer):
         """Write a JSON file: all of it, or nothing."""
         aside = Path(f"{path}.{os.getpid()}.part")  # each process writes its own
         aside.parent.mkdir(parents=True, exist_ok=True)
-        packed = pack(self.vocab, self.pattern, list(self.special))
+        packed = as_json(self.vocab, self.pattern, list(self.special))
         aside.write_bytes((json.dumps(packed, indent=1) + "\n").encode())
         os.replace(aside, path)
 

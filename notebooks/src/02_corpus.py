@@ -713,10 +713,10 @@ from collections.abc import Iterator
 
 def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
     """All ways to tell a text, each as its choices (where, out of how many); none if the grammar does not tell it."""
-    return list(read([Pick("story")], text, 0, {}, ()))
+    return list(read_parts([Pick("story")], text, 0, {}, ()))
 
 
-def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> Iterator[tuple]:
+def read_parts(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> Iterator[tuple]:
     """The same for parts that are to be all of text[at:], after some choices."""
     if not parts:
         yield from [choices] if at == len(text) else []
@@ -725,14 +725,14 @@ def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> 
     if isinstance(part, Pick):
         made = (*choices, (at, len(alternatives(part.symbol))))
         for line in alternatives(part.symbol):
-            yield from read([*line, *rest], text, at, facts, made)
+            yield from read_parts([*line, *rest], text, at, facts, made)
     elif isinstance(part, Draw):
         made = (*choices, (at, len(entries(part.pool))))
         for entry in entries(part.pool):
             if text.startswith(entry[0], at):
-                yield from read(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
+                yield from read_parts(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
     elif text.startswith(words := words_of(part, facts), at):
-        yield from read(rest, text, at + len(words), facts, choices)
+        yield from read_parts(rest, text, at + len(words), facts, choices)
 
 
 # %% [markdown]
@@ -762,7 +762,8 @@ r"""
 ## Checkpoint
 
 The checkpoint writes two modules. `nanogpt/labs/corpora/stories.py` tells the stories. `nanogpt/labs/evals/floor.py` has the check of
-the lines, the floor and `readings`. (What is in `nanogpt/labs` is for studying and measuring; no training run needs it.)
+the lines, the floor and `readings`. Both are in `nanogpt/labs`, where everything goes that a model and its training do not
+need themselves. A training run reads tokens from files, and it does not matter to it who has written them.
 """
 
 # %%

@@ -465,7 +465,7 @@ was restarted can compute the order again and need not have stored it.
 ## A stream of batches
 
 Now we put the parts together. We build an endless stream of tokens, which has a new order in every epoch, and cut it
-into rows as in the first section. First we need a function that shuffles the documents of one shard. (`described` reads
+into rows as in the first section. First we need a function that shuffles the documents of one shard. (`describe_shards` reads
 the manifest for the class below. The hashes that it returns are used from chapter 16 on.)
 """
 
@@ -484,7 +484,7 @@ def shuffle_documents(tokens: np.ndarray, eot: int, *key: int) -> np.ndarray:
     return np.concatenate([documents[i] for i in permutation(len(documents), *key)])
 
 
-def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
+def describe_shards(paths: list[Path]) -> tuple[int, int, list[str] | None]:
     """vocab_size, eot and the shards' hashes, as the manifest in their folder says; without one, GPT-2's and None."""
     if not (paths[0].parent / "manifest.json").exists():
         return 50257, 50256, None
@@ -525,7 +525,7 @@ class BatchStream:
         self.seed, self.device = seed, device
         self.position = 0  # what all ranks together have consumed
         self.paths = sorted(map(Path, shards))
-        self.vocab_size, self.eot, _ = described(self.paths)
+        self.vocab_size, self.eot, _ = describe_shards(self.paths)
         self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
         self.epoch_length = sum(map(len, self.tokens))
         self._shuffled = {}

@@ -685,6 +685,9 @@ The step reaches less than the peak because it does not consist of large square 
 consists of.
 
 ## Checkpoint
+
+The clock, the roofline and the data sheets are instruments, so they go into `nanogpt/labs/roofline`. A training run needs
+`synchronize`, `step_flops` and `mfu`, and these go into `device.py` and `model.py`.
 """
 
 # %% tags=["nbval-ignore-output"]

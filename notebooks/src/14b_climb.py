@@ -409,7 +409,7 @@ rung is marked as unsteady.
 TOLERANCE = {"loss": 0.05, "grad_norm": 0.05}  # nats; share of the first rung's
 
 
-def judge(
+def judge_rung(
     rung: dict, times: list[float], first: dict, config: GPTConfig, tokens: tuple[int, int], peak: float
 ) -> dict:
     """A rung with its times (seconds): quartiles, rate, MFU, whether it agrees with the first one, and flags."""
@@ -551,7 +551,7 @@ def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, 
             lower, times = times, in_turns([call], pairs)[0]
         else:
             lower, times = in_turns([below, call], pairs)
-        rung = judge(told, times, [*rungs, told][0], config, (B, T), machine["peak_flops"])
+        rung = judge_rung(told, times, [*rungs, told][0], config, (B, T), machine["peak_flops"])
         if rungs:
             gained = rungs[-1]["predicted_ms"] / rung["predicted_ms"]
             rung |= {"gain": gain_over(lower, times), "predicted_gain": gained}

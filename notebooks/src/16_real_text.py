@@ -1348,8 +1348,8 @@ def shard_header(n: int) -> bytes:
 
 # %%
 #| export shards
-#| grows described
-def described(paths: list[Path]) -> tuple[int, int, list[str] | None]:
+#| grows describe_shards
+def describe_shards(paths: list[Path]) -> tuple[int, int, list[str] | None]:
     """Of shards in one folder: vocab_size and eot, by the manifest beside them or else GPT-2's, and its hashes."""
     if len({path.parent for path in paths}) != 1:
         raise ValueError(f"a stream reads the shards of one folder; got {len(paths)} files")
@@ -1397,7 +1397,7 @@ class BatchStream(BatchStream):
     def state_dict(self) -> dict:
         """What resumes the stream at exactly this place, with any B, T and number of ranks."""
         if "shards" not in vars(self):  # their hashes, by the manifest or computed once
-            self.shards = described(self.paths)[2] or [file_sha256(path) for path in self.paths]
+            self.shards = describe_shards(self.paths)[2] or [file_sha256(path) for path in self.paths]
         return {"counts": "tokens", "seed": self.seed, "position": self.position, "shards": self.shards}
 
     def load_state_dict(self, state: dict) -> None:

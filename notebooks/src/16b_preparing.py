@@ -255,11 +255,11 @@ def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
         path = folder / f"{split}.bin"
         with open(path, "r+b") as file:
             file.write(shard_header(held["tokens"]))
-        splits[split] = {**held, "shards": [described(path, held["tokens"])]}
+        splits[split] = {**held, "shards": [shard_entry(path, held["tokens"])]}
     return splits
 
 
-def described(path: Path, tokens: int) -> dict:
+def shard_entry(path: Path, tokens: int) -> dict:
     return {"file": path.name, "tokens": tokens, "sha256": file_sha256(path)}
 
 
@@ -308,7 +308,7 @@ To merge, we take a split's tokens from all chunks in order and cut them into sh
 as all its tokens are in a shard on the disk, so the merge needs little extra room. An interrupted merge can be
 continued, because a shard that has its name is complete.
 
-`merge_split` does this for one split. For the shard with the tokens `start` to `stop`, it copies from each chunk's file the part that falls between the two. `merge` does it for all splits, adds the counts of the chunks up, and writes the manifest. We merge the first three chunks.
+`merge_split` does this for one split. For the shard with the tokens `start` to `stop`, it copies from each chunk's file the part that falls between the two. `merge_chunks` does it for all splits, adds the counts of the chunks up, and writes the manifest. We merge the first three chunks.
 """
 
 
@@ -331,13 +331,13 @@ def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_toke
             part, n = parts.pop(0)
             part.unlink(missing_ok=True)
             merged += n
-        shards.append(described(path, stop - start))
+        shards.append(shard_entry(path, stop - start))
     return shards
 
 
 # %%
 #| export labs.corpora.chunks
-def merge(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
+def merge_chunks(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
     """Join chunks, as (folder, manifest), to the shards of `out`; their manifest."""
     if not any(said["splits"] for _, said in chunks):
         shutil.rmtree(out / CHUNKS)
@@ -359,7 +359,7 @@ few = [(first.with_name(f"{i:06}"), spans) for i, spans in enumerate(chunks[:3])
 made = [(where, make_chunk(where, spans, made_of, encode)) for where, spans in few]
 parts = [path for split in SPLITS for where, _ in made for path in where.glob(f"{split}.bin")]
 before = np.concatenate([read_shard(path) for path in parts])
-said = merge(folder / "few", made_of | dict(shard_tokens=len(before) // 2), made)
+said = merge_chunks(folder / "few", made_of | dict(shard_tokens=len(before) // 2), made)
 shards = [shard for split in SPLITS for shard in said["splits"][split]["shards"]]
 for shard in shards:
     print(f"{shard['file']}: {shard['tokens']:,} tokens")
@@ -505,7 +505,7 @@ def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | 
         chunks = [(folder, manifest) for manifest, (folder, _) in zip(bar, tasks)]
         if changed := [path for path, before in zip(files, times) if path.stat().st_mtime_ns != before]:
             raise ValueError(f"{changed[0]} was changed while it was read; prepare it when it is whole")
-        return None if part else merge(out, made_of, chunks)
+        return None if part else merge_chunks(out, made_of, chunks)
 
 
 # %% [markdown]
@@ -539,7 +539,7 @@ def split_of_others(paths: list[Path], ours: BPETokenizer) -> dict:
             )
         size, tokens = int(counts[: len(sizes)] @ sizes), int(counts.sum())
         held.update(documents=int(counts[ours.eot]), bytes=size, tokens=tokens)
-        shards.append(described(path, tokens))
+        shards.append(shard_entry(path, tokens))
     return {key: held[key] for key in ("documents", "bytes", "tokens")} | {"shards": shards}
 
 

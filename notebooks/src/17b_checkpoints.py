@@ -531,8 +531,8 @@ def fault(checkpoint: Path) -> str | None:
 
 def checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a folder, whole or not, in the order of their steps."""
-    found = [path for path in Path(folder).glob("step_*") if re.fullmatch(r"step_\d{6,}", path.name)]
-    return sorted(found, key=lambda path: int(path.name[5:]))
+    paths = [path for path in Path(folder).glob("step_*") if re.fullmatch(r"step_\d{6,}", path.name)]
+    return sorted(paths, key=lambda path: int(path.name[5:]))
 
 
 # %%
@@ -559,12 +559,12 @@ def latest(folder: str | Path, say=print) -> Path | None:
 
     ValueError if all are damaged: to begin again would write over what could be saved by hand.
     """
-    found = checkpoints(folder)
-    for path in reversed(found):
+    candidates = checkpoints(folder)
+    for path in reversed(candidates):
         if (wrong := fault(path)) is None:
             return path
         say(f"{path} is damaged ({wrong}); the one before it is used")
-    if found:
+    if candidates:
         raise ValueError(f"no checkpoint in {folder} is whole; move them away to begin again")
     return None
 
@@ -715,11 +715,11 @@ def save_checkpoint(run: Training) -> None:
 
 def resume(run: Training) -> Training:
     """Load the newest whole checkpoint into a run, if there is one. Lines of later steps are cut off. Returns the run."""
-    found = latest(run.folder)
-    if found:
-        state = load_state(found)
+    newest = latest(run.folder)
+    if newest:
+        state = load_state(newest)
         run.step = state["step"]
-        run.model.load_state_dict(load_model(found).state_dict())
+        run.model.load_state_dict(load_model(newest).state_dict())
         run.optimizer.load_state_dict(state["optimizer"])
         run.stream.load_state_dict(state["stream"])
         set_random_states(state["random"], next(run.model.parameters()).device)

@@ -271,7 +271,7 @@ comments when you ask its command for help.
 # %%
 #| export
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # text is no number, 3.5 no integer
-Count, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
+NotNegative, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
 Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
 Fraction, BelowOne = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
@@ -289,7 +289,7 @@ class Optim:
     weight_decay: Amount = 0.1  # of the matrices; each step shrinks them by lr times this
     clip: Rate | None = 1.0  # the longest gradient; null clips none
     schedule: Literal["cosine", "wsd", "constant"] = "cosine"  # how the rate falls: cosine, wsd, constant
-    warmup: Count = 0  # steps
+    warmup: NotNegative = 0  # steps
     minimum: Fraction = 0.1  # the last rate, as a fraction of lr
     decay: Fraction = 0.3  # wsd: the fraction of the steps in which the rate falls
 
@@ -391,11 +391,11 @@ class Eval:
     """What is measured on the way. Every: so many steps; 0 is never."""
 
     __pydantic_config__ = STRICT
-    every: Count = 250  # the validation loss
+    every: NotNegative = 250  # the validation loss
     tokens: Positive = 100_000  # of the validation text that the loss is measured on
-    sample_every: Count = 0  # a sample of the model's text
+    sample_every: NotNegative = 0  # a sample of the model's text
     prompt: str = ""  # how that sample begins
-    hellaswag_every: Count = 0  # the score on HellaSwag (chapter 18b)
+    hellaswag_every: NotNegative = 0  # the score on HellaSwag (chapter 18b)
 
 
 # %%
@@ -408,7 +408,7 @@ class Run:
     dir: Name = "runs/unnamed"  # the run's folder; a run that was stopped goes on from it
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # of the first weights, the data's order and dropout
     device: str | None = None  # null: the best there is
-    checkpoint_every: Count = 500  # steps; 0: only at the end and when it is stopped
+    checkpoint_every: NotNegative = 500  # steps; 0: only at the end and when it is stopped
     keep: Positive = 2  # checkpoints, besides the best
     log_every: Positive = 1  # steps between lines
     minutes: Rate | None = None  # the time limit, before which it saves and ends
@@ -423,7 +423,7 @@ class Lora:
     """Adapters beside the frozen weights of init_from: chapters 19 and 19c."""
 
     __pydantic_config__ = STRICT
-    rank: Count = 0  # of the adapters, which alone are trained; 0: none, and all weights are trained
+    rank: NotNegative = 0  # of the adapters, which alone are trained; 0: none, and all weights are trained
     alpha: Rate = 8.0  # what an adapter adds is multiplied by alpha / rank
     targets: tuple[Literal["c_attn", "c_proj", "c_fc"], ...] = ("c_attn", "c_proj", "c_fc")  # which layers
 
@@ -461,7 +461,7 @@ print("precision:", refusal(Train, dtype="half"))
 r"""
 ## All sections together
 
-A configuration has these sections, and two keys that belong to none of them. `family` is the kind of model, and `init_from` names a trained model with which the run begins (chapter 19). One rule concerns several of them, and `check_together` has it: `train.batch_tokens` counts the batch of one update in tokens, so that it means the same on any machine. But the batch is computed in micro-batches (chapter 15) of
+A configuration has these sections, and two keys that belong to none of them. `family` is the kind of model, and `init_from` names a trained model with which the run begins (chapter 19). One rule concerns several of them, and `check_batch` has it: `train.batch_tokens` counts the batch of one update in tokens, so that it means the same on any machine. But the batch is computed in micro-batches (chapter 15) of
 `train.micro_batch` rows, and each row has `model.block_size` tokens. So the first number must be a multiple of the product of the other two. A message is most useful when it contains the remedy, so this one names the nearest number that would do.
 
 Some keys ask for things that most runs do not need: adapters, a layout of many processes, a second family of models, another logger. Their code is in *labs*, which are modules of later chapters. The table `LABS` says which lab a key or a section needs. The labs are named as texts, and `load_labs` imports one only if its
@@ -492,7 +492,7 @@ class Config:
     llama: LlamaKeys = field(default_factory=LlamaKeys)  # what only a Llama has: chapter 24b
 
     def __post_init__(self):
-        check_together(self.model, self.train)
+        check_batch(self.model, self.train)
         for check in hooks(self, "check"):
             check(self)
 
@@ -568,13 +568,13 @@ def hook(config: Config, usual: Callable) -> Callable:
 
 # %%
 #| export
-def check_together(model: Model, train: Train) -> None:
+def check_batch(model: Model, train: Train) -> None:
     """ValueError where the batch is no whole number of micro-batches."""
     rows = train.micro_batch * model.block_size
     if train.batch_tokens % rows:
         near = max(1, round(train.batch_tokens / rows)) * rows
-        said = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
-        raise ValueError(f"{said} × model.block_size={model.block_size}, as {near} is")
+        what = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
+        raise ValueError(f"{what} × model.block_size={model.block_size}, as {near} is")
 
 
 # %%
@@ -598,14 +598,14 @@ This needs two functions. `keys` lists the keys that exist, with dots, and their
 #| blank put: the part before the dot is a section, which may not be there yet
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
     """Each key that a configuration may have, with dots, and the type of its value."""
-    found = {}
+    types = {}
     for f in fields(kind):
         inner = f.default_factory  # a section's is its class
         if is_dataclass(inner):
-            found |= keys(inner, f"{f.name}.")
+            types |= keys(inner, f"{f.name}.")
         else:
-            found[before + f.name] = f.type
-    return found
+            types[before + f.name] = f.type
+    return types
 
 
 def put(given: dict, key: str, value: Any) -> None:
@@ -626,7 +626,7 @@ print(given)
 r"""
 ## Appendix: finding a file, changing it, and an error in one line
 
-Three functions of plumbing; you may go on with "Eleven mistakes". `read_config` finds a file. The course has six configurations in the folder `nanogpt/configs/`, and they can be named without path and ending, from any folder.
+Three functions of plumbing; you may go on with "Eleven mistakes". `read_yaml` finds a file. The course has six configurations in the folder `nanogpt/configs/`, and they can be named without path and ending, from any folder.
 
 `given_keys` applies the changes of the command line to what the file says. The value of a change is read as YAML, so `6e-4` is a number here as well. There is one exception: if the key wants a text, the value is taken as it is, so that a prompt may contain a colon.
 
@@ -639,7 +639,7 @@ Three functions of plumbing; you may go on with "Eleven mistakes". `read_config`
 CONFIGS = files("nanogpt") / "configs"
 
 
-def read_config(name_or_path: str | Path) -> tuple[dict, str]:
+def read_yaml(name_or_path: str | Path) -> tuple[dict, str]:
     """What a YAML file says, or nanogpt/configs/NAME.yaml, found from any folder; and what to call it."""
     path = Path(name_or_path)
     if named := not path.suffix and len(path.parts) == 1:
@@ -658,16 +658,16 @@ def read_config(name_or_path: str | Path) -> tuple[dict, str]:
 
 
 # %%
-said, where = read_config("tiny")
+said, where = read_yaml("tiny")
 print(where, said["optim"])
 
 
 # %%
 #| export
-def given_keys(said: dict, overrides: list[str]) -> dict:
+def given_keys(contents: dict, overrides: list[str]) -> dict:
     """What the file says, changed by the overrides."""
     given = {}
-    for key, value in said.items():
+    for key, value in contents.items():
         if value is not None or key in keys():  # an empty section says nothing
             put(given, key, value)
     for override in overrides:
@@ -731,8 +731,8 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
 
     ValueError or OSError in one line, which names the file, the key with dots, and for a typo the nearest one.
     """
-    said, where = read_config(name_or_path)
-    given = given_keys(said, overrides := list(overrides))
+    contents, where = read_yaml(name_or_path)
+    given = given_keys(contents, overrides := list(overrides))
     try:
         return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
     except ValidationError as error:

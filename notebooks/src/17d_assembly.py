@@ -164,11 +164,11 @@ def open_stream(config: Config, device: torch.device) -> BatchStream:
 
 def hold_out(folder: str, tokens: int) -> list[np.ndarray]:
     """The first so many tokens of the validation shards."""
-    held = []
+    parts = []
     for path in open_shards(folder, "val"):
-        held.append(read_shard(path)[:tokens])
-        tokens -= len(held[-1])
-    return held
+        parts.append(read_shard(path)[:tokens])
+        tokens -= len(parts[-1])
+    return parts
 
 
 # %%
@@ -324,7 +324,7 @@ def build_run(config: Config) -> Training:
     if tokenizer is None and config.eval.sample_every:
         remedy = "name it in data.tokenizer, or set eval.sample_every=0"
         raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
-    held = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
+    held_out = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
     # the model on its device, and what a step calls
     model = hook(config, build_model)(config, manifest).to(device).train()
     stepper = torch.compile(model) if config.train.compile else model
@@ -332,7 +332,7 @@ def build_run(config: Config) -> Training:
     stream = hook(config, open_stream)(config, device)
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     parts = model, stepper, optimizer, stream, scaler
-    run = Training(config, device, tokenizer, (held, manifest["eot"]), *parts)
+    run = Training(config, device, tokenizer, (held_out, manifest["eot"]), *parts)
     for lab in load_labs(config):
         if hasattr(lab, "attach"):
             lab.attach(run)
@@ -475,14 +475,14 @@ def clean_up(folder: Path, step: int) -> dict | None:
 #| blank resume: the newest checkpoint, if there is one: compare the configurations, take its weights and its state
 def resume(run: Training) -> Training:
     """Take the run to where its newest whole checkpoint is; without one it stays at its beginning. Returns the run."""
-    found = latest(run.folder)
-    if found:
-        state = load_state(found)
+    newest = latest(run.folder)
+    if newest:
+        state = load_state(newest)
         refuse_changes(run.config, state["config"])
-        hook(run.config, load_weights)(run, found)
+        hook(run.config, load_weights)(run, newest)
         run.load_state_dict(state)
-        run.kept = found
-        print(f"going on after step {run.step}, from {found}")
+        run.kept = newest
+        print(f"going on after step {run.step}, from {newest}")
     run.record = clean_up(run.folder, run.step) or run.record
     return run
 
@@ -794,11 +794,11 @@ def load_given(config: Config, manifest: dict) -> GPT:
     ours = file.exists() and "model_type" not in read_json(file)
     if ours:
         refuse_other_words(config, folder, manifest)
-    there = load_model(folder) if ours else from_hf(config.init_from)
-    refuse_other_shape(config, there.config)
-    refuse_other_size(config, there.config.vocab_size, manifest["vocab_size"])
-    model = GPT(replace(there.config, dropout=config.model.dropout, flash=config.model.flash))
-    model.load_state_dict(there.float().state_dict())
+    trained = load_model(folder) if ours else from_hf(config.init_from)
+    refuse_other_shape(config, trained.config)
+    refuse_other_size(config, trained.config.vocab_size, manifest["vocab_size"])
+    model = GPT(replace(trained.config, dropout=config.model.dropout, flash=config.model.flash))
+    model.load_state_dict(trained.float().state_dict())
     return model
 
 

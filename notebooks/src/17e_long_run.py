@@ -821,7 +821,7 @@ except FloatingPointError as error:
 
 # %% [markdown]
 r"""
-Before the first step, `begin` writes down what is about to run. `keep_config` writes the complete configuration into the run's folder, so that the folder alone is enough to go on. `note_start` adds a line to `started.jsonl`: the step, the versions, git's commit and the command. Months later somebody will ask with which version of the code the run was made. At its end a run prints its results with `report`, and how its time was spent:
+Before the first step, `begin` writes down what is about to run. `keep_config` writes the complete configuration into the run's folder, so that the folder alone is enough to go on. `note_start` adds a line to `started.jsonl`: the step, the versions, git's commit and the command. Months later somebody will ask with which version of the code the run was made. At its end a run prints its results with `print_results`, and how its time was spent:
 on steps, checkpoints and evaluation. `say_rate` compares the next learning rate with the last one. After the warm-up no schedule rises. If the rate rises nevertheless, the schedule has become longer, and the run prints both rates (17f tries it).
 """
 
@@ -863,7 +863,7 @@ def note_start(run: Training, command: str) -> None:
 
 # %%
 #| export
-def report(run: Training) -> None:
+def print_results(run: Training) -> None:
     """Print the run's results, and how its time was spent."""
     total = sum(run.seconds.values())
     spent = ", ".join(f"{what} {s:.1f} s ({s / total:.1%})" for what, s in run.seconds.items())
@@ -941,7 +941,7 @@ def say_end(run: Training, command: str) -> None:
     if run.step < run.config.train.max_steps:
         say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
     else:
-        report(run)
+        print_results(run)
 
 
 # %% [markdown]

@@ -393,7 +393,7 @@ Each part grows with the model. A checkpoint of 124 million parameters has 1.5 G
 r"""
 ## Appendix: how near a step is to the peak
 
-On a GPU whose data sheet chapter 09 has, the line should also show the MFU, the share of the device's peak that a step uses. For other devices it is left out. So `pace` grows.
+On a GPU whose data sheet is in chapter 09's lab `sheets`, the line should also show the MFU, the share of the device's peak that a step uses. For other devices it is left out. So `pace` grows.
 """
 
 

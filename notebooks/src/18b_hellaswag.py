@@ -144,7 +144,7 @@ r"""
 ## One ending at a time
 
 The cost of an ending is the sum of the losses of its tokens after the context, in nats: −ln P(ending | context). The simplest program makes one
-forward pass for each ending. Two details matter. The space before an ending belongs to the ending, because GPT-2's tokens begin with their space (`ids_of`). And if a context is too long, we keep its
+forward pass for each ending. Two details matter. The space before an ending belongs to the ending, because GPT-2's tokens begin with their space (`example_ids`). And if a context is too long, we keep its
 *end*, which is next to the ending (`fitting`).
 """
 
@@ -152,7 +152,7 @@ forward pass for each ending. Two details matter. The space before an ending bel
 # %%
 #| export
 #| blank fitting: keep the end of the context, which is next to the ending; refuse an ending with no room
-def ids_of(item: dict, tokenizer) -> tuple[list[int], list[list[int]]]:
+def example_ids(item: dict, tokenizer) -> tuple[list[int], list[list[int]]]:
     """The ids of a question's context, and of its endings, each after a space."""
     return tokenizer.encode(item["ctx"]), [tokenizer.encode(" " + ending) for ending in item["endings"]]
 
@@ -171,7 +171,7 @@ def fitting(context: list[int], endings: list[list[int]], block_size: int) -> li
 @torch.no_grad()
 def one_at_a_time(item: dict) -> list[float]:
     """The nats of each ending, from a forward pass of its own over context and ending."""
-    (context, endings), nats = ids_of(item, tokenizer), []
+    (context, endings), nats = example_ids(item, tokenizer), []
     context = fitting(context, endings, best.config.block_size)
     for ending in endings:
         ids = torch.tensor([context + ending], device=device)
@@ -342,7 +342,7 @@ def score_endings(
 
 
 # %% tags=["nbval-ignore-output"]
-context, endings = ids_of(items[ASKED], tokenizer)
+context, endings = example_ids(items[ASKED], tokenizer)
 for score, words in zip(score_endings(best, [context], [endings]), items[ASKED]["endings"]):
     print(f"{score[0]:6.1f} nats  {words}")
 
@@ -408,7 +408,7 @@ def score_ids(model: GPT, asked: Sequence[tuple], *, batch=8, precision="float32
 #| export
 def score(model: GPT, items: Sequence[dict], tokenizer, *, batch=8, precision="float32") -> list[list[float]]:
     """The nats of each question's endings."""
-    asked = [ids_of(item, tokenizer) for item in items]
+    asked = [example_ids(item, tokenizer) for item in items]
     return [[nats for nats, _ in some] for some in score_ids(model, asked, batch=batch, precision=precision)]
 
 
@@ -443,7 +443,7 @@ fast = score(best, items, tokenizer)
 worst = max(abs(a - b) for x, y in zip(plain, fast) for a, b in zip(x, y))
 assert worst < 1e-2, f"a score differs by {worst:.1e} nats from one ending at a time"
 assert [np.argmin(x) for x in plain] == [np.argmin(x) for x in fast], "another ending was chosen"
-asked = [ids_of(item, tokenizer) for item in items]
+asked = [example_ids(item, tokenizer) for item in items]
 contexts = sum(len(context) for context, _ in asked)
 behind = sum(len(ending) - 1 for _, endings in asked for ending in endings)
 once, each = contexts + behind, 4 * contexts + behind
@@ -838,7 +838,7 @@ To explore:
 
 1. Ask without the contexts (`ctx` a single space). Does any accuracy leave chance by more than two standard errors? Check what always
    choosing the longest ending gives.
-2. Leave out the space before an ending in `ids_of`. Check with `tokenizer.decode` what the model is asked then, and count the
+2. Leave out the space before an ending in `example_ids`. Check with `tokenizer.decode` what the model is asked then, and count the
    choices that change.
 3. Let the endings see each other: in `positions`, keep the triangle alone. Check that `score` fails the comparison with `one_at_a_time`,
    and say for which ending of each question it does not.

@@ -733,7 +733,7 @@ r"""
 
 So far only this notebook can use our adapter. `python -m nanogpt sample` and `eval` load their model with chapter 08's `load`. It has to
 learn one thing more. If the folder has an `adapter.json`, load the base that it names, put the adapter beside it, and merge. The base may be a folder or a name on the
-hub, so `load` calls itself for it. This also brings the base's tokenizer. Below, the loaded model continues "One sunny day".
+hub, so `load` calls itself for it. This also brings the base's tokenizer. The adapters are a lab, which `load` imports by its name when it finds such a folder. (The checkpoint below writes it; until then `as_module` lets `load` find the functions of this notebook.) Below, the loaded model continues "One sunny day".
 """
 
 # %%

@@ -201,10 +201,10 @@ from nanogpt.distributed import Ranks, torchrun_ranks
 from nanogpt.labs.parallel.buckets import my_rows
 from nanogpt.labs.parallel.buckets import average_gradients
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.shards import described, open_shards
+from nanogpt.shards import describe_shards, open_shards
 
 shards = open_shards(sys.argv[1], "train")
-config = GPTConfig(block_size=64, vocab_size=described(shards)[0], n_layer=2, n_head=8, n_embd=128)
+config = GPTConfig(block_size=64, vocab_size=describe_shards(shards)[0], n_layer=2, n_head=8, n_embd=128)
 
 
 def train(ranks: Ranks, rows: int = 8, steps: int = 10) -> list[float]:
@@ -263,7 +263,7 @@ import torch
 from nanogpt.data import DocumentStream
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
-from nanogpt.shards import described, open_shards
+from nanogpt.shards import describe_shards, open_shards
 from nanogpt.training import scale_init
 
 SHAPE = {"n_layer": 2, "n_head": 8, "n_embd": 128, "block_size": 64}
@@ -293,7 +293,7 @@ def fresh(ranks: Ranks, data: str, rows: int = ROWS, **shape):
     shape: what differs from SHAPE.
     """
     shards = open_shards(data, "train")
-    shape = GPTConfig(**SHAPE | shape, vocab_size=described(shards)[0])
+    shape = GPTConfig(**SHAPE | shape, vocab_size=describe_shards(shards)[0])
     model = scale_init(GPT(shape, torch.Generator().manual_seed(SEED))).to(ranks.device)
     stream = DocumentStream(shards, T=shape.block_size, device=ranks.device, **my_rows(rows, ranks))
     return model, make_optimizer(model, LR), stream

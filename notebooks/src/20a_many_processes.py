@@ -163,7 +163,7 @@ def join_run(config: Config) -> Iterator[Ranks]:
 
 # %% [markdown]
 r"""
-`refuse_ranks` refuses what cannot work before the processes meet. A lab may have something to check (`check_ranks`). The trainer itself looks for a model that no memory can hold. A typo such as a billion layers would otherwise build one layer after the other, on every rank of the machine, until nothing
+`refuse_ranks` refuses what cannot work before the processes meet. A lab of the configuration may have something to check (`check_ranks`). And the lab `too_large` looks for a model that no memory can hold. A typo such as a billion layers would otherwise build one layer after the other, on every rank of the machine, until nothing
 is left. The count of `why_too_large` is a lower bound: 16 bytes for each parameter and the input of each block.
 """
 
@@ -278,7 +278,7 @@ for rank, x in enumerate(theirs):
 # %% [markdown]
 r"""
 Four micro-batches cannot be dealt to three ranks so that each gets as many as the others. That is refused before the first step. And there is a worse mistake. Two machines may have copies of the code or of the data that differ a little. Then all ranks train, the gradients of different programs are averaged, and nothing fails.
-`refuse_other_runs` compares hashes: of the configuration, the shards and the code, and the name of the checkpoint that each rank has found.
+`refuse_other_runs` compares hashes: of the configuration, the shards and the code, and the name of the checkpoint that each rank has found. These checks are a lab, which the trainer imports only if there are several ranks.
 
 An error should say what to change. `find_remedy` looks for a smaller micro-batch with which the batch can be dealt. If there is none, as for the three ranks below, it asks for another `train.batch_tokens`.
 """
@@ -304,10 +304,10 @@ def find_remedy(config: Config, ranks: int) -> str:
 
 # %%
 #| export labs.parallel.agreement
-def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
+def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, checkpoint: str) -> None:
     """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
 
-    found: the checkpoint that this rank would go on from.
+    checkpoint: the checkpoint that this rank would go on from.
     """
     train, readers = config.train, stream.world_size
     if config.micro_batches % readers:
@@ -319,7 +319,7 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
     hashes = {
         name: hashlib.sha256(json.dumps(fact).encode()).hexdigest()[:12] for name, fact in facts.items()
     }
-    refuse_differences(ranks, **hashes, code=code_hash(), checkpoint=found)
+    refuse_differences(ranks, **hashes, code=code_hash(), checkpoint=checkpoint)
 
 
 # %%
@@ -462,7 +462,7 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
     if tokenizer is None and config.eval.sample_every:
         remedy = "name it in data.tokenizer, or set eval.sample_every=0"
         raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
-    held = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
+    held_out = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
     # the model on its device, what a step calls, and who reads different rows
     place = hook(config, place_model)
     model, stepper, readers = place(config, manifest, ranks)
@@ -470,7 +470,7 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
     stream = hook(config, open_stream)(config, readers)
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     parts = model.train(), stepper, optimizer, stream, scaler
-    run = Training(config, ranks.device, tokenizer, (held, manifest["eot"]), *parts, ranks=ranks)
+    run = Training(config, ranks.device, tokenizer, (held_out, manifest["eot"]), *parts, ranks=ranks)
     for lab in load_labs(config):
         if hasattr(lab, "attach"):
             lab.attach(run)
@@ -492,18 +492,18 @@ When a run goes on, all ranks read the same checkpoint. Only rank 0 cleans up wh
 #| grows resume
 def resume(run: Training) -> Training:
     """Take the run to where its newest whole checkpoint is; without one it stays at its beginning. Returns the run."""
-    found = latest(run.folder)
-    if found:
-        state = load_state(found)
+    newest = latest(run.folder)
+    if newest:
+        state = load_state(newest)
         refuse_changes(run.config, state["config"])
     if run.ranks.size > 1:
         lab = import_module("nanogpt.labs.parallel.agreement")
-        lab.refuse_other_runs(run.ranks, run.config, run.stream, str(found))
-    if found:
-        hook(run.config, load_weights)(run, found)
+        lab.refuse_other_runs(run.ranks, run.config, run.stream, str(newest))
+    if newest:
+        hook(run.config, load_weights)(run, newest)
         run.load_state_dict(state)
-        run.kept = found
-        print(f"going on after step {run.step}, from {found}")
+        run.kept = newest
+        print(f"going on after step {run.step}, from {newest}")
     if run.ranks.rank == 0:
         run.record = clean_up(run.folder, run.step) or run.record
     return run
@@ -662,10 +662,10 @@ def keep_batch(run: Training, batches: list) -> None:
 def pace(run: Training, seconds: float) -> dict:
     """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
     tokens, T = run.config.train.batch_tokens, run.config.model.block_size
-    said = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
+    rates = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
     if peak := peak_flops(run.device, run.config.train.dtype):
-        said["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
-    return said
+        rates["mfu"] = mfu(step_flops(run.model.config, tokens // T, T) / run.ranks.size, seconds, peak)
+    return rates
 
 
 # %% [markdown]

@@ -258,7 +258,7 @@ def hangs(ranks: Ranks, step: int, model) -> None:
         time.sleep(3600)
 
 
-def train(ranks: Ranks, data: str, check, steps: int = 6, every: int = 3) -> None:
+def train_checked(ranks: Ranks, data: str, check, steps: int = 6, every: int = 3) -> None:
     """Chapter 20's model in DDP for some steps, with a check after every third."""
     model, optimizer, stream = fresh(ranks, data)
     replica = replicate(model, ranks)
@@ -759,7 +759,7 @@ def run(args: argparse.Namespace) -> None:
     with process_group(ranks, args.seconds), watched(ranks, args.seconds / 2):
         for check in args.checks:
             try:
-                train(ranks, args.data, CHECKS[check])
+                train_checked(ranks, args.data, CHECKS[check])
             finally:
                 save_json(Path(args.out) / f"{check}-rank{ranks.rank}.json", flight_record())
 

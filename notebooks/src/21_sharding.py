@@ -136,14 +136,14 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 # %%
 #| export
-def padded(x: Tensor, n: int) -> Tensor:
+def pad_rows(x: Tensor, n: int) -> Tensor:
     """x with rows of zeros at its end, so that n ranks get equally many."""
     return torch.cat([x, x.new_zeros(-len(x) % n, *x.shape[1:])])
 
 
 def my_part(x: Tensor, rank: int, n: int) -> nn.Parameter:
     """A rank's rows of x, to be trained: a copy."""
-    return nn.Parameter(padded(x.detach(), n).chunk(n)[rank].clone())
+    return nn.Parameter(pad_rows(x.detach(), n).chunk(n)[rank].clone())
 
 
 # %%
@@ -169,7 +169,7 @@ def gathered_rows(part: Tensor, rows: int) -> Tensor:
 def mean_part(x: Tensor) -> Tensor:
     """This rank's rows of the mean of all ranks' x."""
     n = dist.get_world_size()
-    x = padded(x, n)
+    x = pad_rows(x, n)
     part = x.new_empty(len(x) // n, *x.shape[1:])
     dist.reduce_scatter_tensor(part, x)
     return part / n
@@ -295,7 +295,7 @@ class Moved(TorchDispatchMode):
 
 
 # %%
-psi = sum(padded(w.detach(), LOCAL).nbytes for w in one.parameters())
+psi = sum(pad_rows(w.detach(), LOCAL).nbytes for w in one.parameters())
 
 
 def trial(stage: int, ranked, model, optimizer, parts) -> float:
@@ -523,7 +523,7 @@ from nanogpt.data import DocumentStream
 from nanogpt.distributed import Ranks
 from nanogpt.labs.parallel.buckets import my_rows
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.shards import described, open_shards
+from nanogpt.shards import describe_shards, open_shards
 
 SHAPE = {"n_layer": 6, "n_head": 4, "n_embd": 128, "block_size": 40}
 ROWS, LR = 8, 2e-3
@@ -534,7 +534,7 @@ ROWS, LR = 8, 2e-3
 def start(ranks: Ranks, data: str) -> tuple[GPT, DocumentStream]:
     """A model, on all ranks the same, and a stream of this rank's part of ROWS rows."""
     shards = open_shards(data, "train")
-    shape = GPTConfig(**SHAPE, vocab_size=described(shards)[0])
+    shape = GPTConfig(**SHAPE, vocab_size=describe_shards(shards)[0])
     model = GPT(shape, torch.Generator().manual_seed(0)).to(ranks.device)
     return model, DocumentStream(shards, T=shape.block_size, device=ranks.device, **my_rows(ROWS, ranks))
 
@@ -1050,7 +1050,7 @@ def pick_checkpoint(place: str | Path) -> Path:
     folder = Path(place)
     home = folder.parent if folder.name == "best" else folder
     newest = latest(home)
-    found = newest or folder
+    picked = newest or folder
     if newest and folder != home:
         seen = [line for line in read_metrics(home) if line.get("val_loss") is not None]
         if not seen:
@@ -1058,16 +1058,16 @@ def pick_checkpoint(place: str | Path) -> Path:
                 f"{home} has no best checkpoint, since it was never validated; name {home} for its newest"
             )
         best = min(seen, key=lambda line: line["val_loss"])
-        found = home / f"step_{best['step']:06d}"
-    if is_in_parts(found):
-        how = f"join('{found}', 'model') of nanogpt.labs.parallel.laid_out (chapter 21d)"
-        raise ValueError(f"{found} is in parts; make a model of it with {how}")
-    return found
+        picked = home / f"step_{best['step']:06d}"
+    if is_in_parts(picked):
+        how = f"join('{picked}', 'model') of nanogpt.labs.parallel.laid_out (chapter 21d)"
+        raise ValueError(f"{picked} is in parts; make a model of it with {how}")
+    return picked
 
 
 # %% [markdown]
 r"""
-The trainer goes on from such a checkpoint. `load_parts` brings the weights and also the optimizer's moments, so the rest of the state has no moments. A model whose layers are cut (chapter 21b) cannot read parts.
+The trainer goes on from such a checkpoint. For it, and only for it, it imports the lab `fsdp`. `load_parts` brings the weights and also the optimizer's moments, so the rest of the state has no moments. A model whose layers are cut (chapter 21b) cannot read parts.
 """
 
 

@@ -448,7 +448,7 @@ The memory of the parameters is constant, and each further row of the batch adds
 OVERHEAD = 851  # MiB that an A800's log leaves unexplained; CUDA's context and libraries are among them
 
 
-def stages(step: Step) -> dict[str, Step]:
+def fullest_stages(step: Step) -> dict[str, Step]:
     """The stages of a pipeline that can be the fullest, by name; without one, the only GPU."""
     if step.pp == 1:
         return {"the only stage": step}
@@ -458,7 +458,7 @@ def stages(step: Step) -> dict[str, Step]:
 def largest_batch(step: Step, nbytes: float) -> int:
     """The largest B that fits into so many bytes on every stage, 0 if none: bytes are a line in B."""
     most = []
-    for each in stages(step).values():
+    for each in fullest_stages(step).values():
         one, two = (sum(footprint(replace(each, B=B)).values()) for B in (1, 2))
         most.append(math.floor((nbytes - one) / (two - one)) + 1)
     return max(0, min(most))
@@ -627,7 +627,7 @@ ways = {
     "6.7B, tp 2 × pp 4": Step(six, 1, tp=2, pp=4, accumulate=8),
 }
 for way, each in ways.items():
-    total = {name: sum(footprint(s).values()) / MIB for name, s in stages(each).items()}
+    total = {name: sum(footprint(s).values()) / MIB for name, s in fullest_stages(each).items()}
     print(f"{way:18}", ", ".join(f"{name} {mib:,.0f} MiB" for name, mib in total.items()))
 
 # %% [markdown]
@@ -741,7 +741,7 @@ print(picture(footprint(LOGS["A800"]), MEMORY["A800"]))
 
 # %% [markdown]
 r"""
-With a pipeline, the table is about the stage that needs the most memory. `fullest` finds it, `memory_lines` makes the lines, and `say` prints them.
+With a pipeline, the table is about the stage that needs the most memory. `fullest` finds it, `memory_lines` makes the lines, and `print_table` prints them.
 """
 
 
@@ -749,7 +749,7 @@ With a pipeline, the table is about the stage that needs the most memory. `fulle
 #| export
 def fullest(step: Step) -> tuple[str, Step]:
     """The name of the stage of a pipeline that keeps most, and the step as that stage sees it."""
-    return max(stages(step).items(), key=lambda pair: sum(footprint(pair[1]).values()))
+    return max(fullest_stages(step).items(), key=lambda pair: sum(footprint(pair[1]).values()))
 
 
 def memory_lines(step: Step, mib: int, overhead: float = OVERHEAD, listed: bool = False) -> Iterator[tuple]:
@@ -774,7 +774,7 @@ def memory_lines(step: Step, mib: int, overhead: float = OVERHEAD, listed: bool 
 
 # %%
 #| export
-def say(lines: Iterator[tuple]) -> None:
+def print_table(lines: Iterator[tuple]) -> None:
     """Print a table: titles, and lines of three columns."""
     for line in lines:
         print("  {:16}{:>16}  {}".format(*line).rstrip() if len(line) == 3 else f"\n{line[0]}")
@@ -786,8 +786,8 @@ Here are two complete tables: the A800's run from the logs, which fits, and a sm
 """
 
 # %%
-say(memory_lines(LOGS["A800"], MEMORY["A800"]))
-say(memory_lines(Step(PADDED, 8, program="pytorch-fp16", dp=8, shard=3), MEMORY["T4"]))
+print_table(memory_lines(LOGS["A800"], MEMORY["A800"]))
+print_table(memory_lines(Step(PADDED, 8, program="pytorch-fp16", dp=8, shard=3), MEMORY["T4"]))
 
 # %% [markdown]
 r"""

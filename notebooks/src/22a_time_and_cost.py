@@ -477,7 +477,7 @@ from dataclasses import replace
 
 from nanogpt.labs.plan.budget import Cluster
 from nanogpt.labs.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint, largest_batch
-from nanogpt.labs.plan.table import MEMORY, memory_lines, say
+from nanogpt.labs.plan.table import MEMORY, memory_lines, print_table
 from nanogpt.model import SIZES, GPTConfig, num_params
 from nanogpt.labs.roofline.sheets import Peak
 
@@ -674,7 +674,7 @@ from nanogpt.labs.plan.footprint import Step
 MFUS = 0.5, 0.2  # of tuned programs, and of one that nobody has tuned: chapter 22a's published runs
 
 
-def span(values: list[float], unit: str, digits: int = 1) -> str:
+def value_range(values: list[float], unit: str, digits: int = 1) -> str:
     """One value, or a range, with its unit."""
     texts = dict.fromkeys(f"{value:,.{digits}f}" for value in values)
     return f"{' to '.join(texts)} {unit}".strip()
@@ -715,16 +715,16 @@ def time_lines(step: Step, card: Card, args: argparse.Namespace) -> Iterator[tup
     yield (f"time, at {' to '.join(f'{mfu:.0%}' for mfu in mfus)} of the data sheet (--mfu)",)
     for name in texts:
         if any(times[name] for times in found):
-            yield name, span([1e3 * times[name] for times in found], "ms"), texts[name]
+            yield name, value_range([1e3 * times[name] for times in found], "ms"), texts[name]
     tokens = step.B * step.T * step.accumulate * step.dp
-    speed = span([tokens / s for s in total], "a second", 0)
-    yield "step", span([1e3 * s for s in total], "ms"), f"{tokens:,} tokens, {speed}"
+    speed = value_range([tokens / s for s in total], "a second", 0)
+    yield "step", value_range([1e3 * s for s in total], "ms"), f"{tokens:,} tokens, {speed}"
     if args.tokens:
         days = [args.tokens / tokens * s / 86400 for s in total]
-        yield "run", span(days, "days", 2), f"{args.tokens:,.0f} tokens / {tokens:,} × step"
+        yield "run", value_range(days, "days", 2), f"{args.tokens:,.0f} tokens / {tokens:,} × step"
         hours = [24 * each * step.dp * step.tp * step.pp for each in days]
-        cost = span([h * args.price for h in hours], "", 0)
-        yield "GPU-hours", span(hours, "", 0), f"× {args.price:g} (--price) = {cost}"
+        cost = value_range([h * args.price for h in hours], "", 0)
+        yield "GPU-hours", value_range(hours, "", 0), f"× {args.price:g} (--price) = {cost}"
 
 
 # %%
@@ -743,16 +743,16 @@ def run(args: argparse.Namespace) -> None:
     step, device, mib, card = asked(args)
     what = f"{model_of(args)[0]}: {num_params(step.config):,} parameters, {step.program}"
     print(f"{what}, on {step.dp * step.tp * step.pp} × {device} ({card.sheet.source})")
-    say(plan_lines(args))
+    print_table(plan_lines(args))
     if args.plot:
-        draw(step, mib, args.overhead, args.plot)
+        draw_plan(step, mib, args.overhead, args.plot)
     if largest_batch(step, (mib - args.overhead) * 2**20) < step.B:
         raise SystemExit(1)
 
 
 # %%
 #| export
-def draw(step: Step, mib: int, overhead: float, file: str) -> None:
+def draw_plan(step: Step, mib: int, overhead: float, file: str) -> None:
     """Draw the memory of each stage's GPUs as stacked bars against the card's, into a file."""
     from matplotlib.figure import Figure  # here: the table needs no matplotlib
 
@@ -774,7 +774,7 @@ def draw(step: Step, mib: int, overhead: float, file: str) -> None:
 # %%
 words = "--model gpt3-175B --batch 1 --seq 2048 --program megatron --recompute block --tokens 300e9"
 layout = f"--tp {TP} --pp {PP} --dp 8 --accumulate {rows_in_all // 8}"
-say(plan_lines(parser().parse_args(f"{words} {layout}".split())))
+print_table(plan_lines(parser().parse_args(f"{words} {layout}".split())))
 
 # %% [markdown]
 r"""

@@ -83,7 +83,7 @@ def header(*numbers: int) -> bytes:
     return np.array([*numbers, *[0] * (256 - len(numbers))], "<i4").tobytes()
 
 
-def padded(config: GPTConfig) -> GPTConfig:
+def padded_shape(config: GPTConfig) -> GPTConfig:
     """The shape as llm.c has it: a vocabulary of a multiple of 128 rows, and biases."""
     return replace(config, padded_vocab_size=math.ceil(config.vocab_size / 128) * 128, bias=True)
 
@@ -94,7 +94,7 @@ Here is the header of our model as a hex dump would show it: the place in the fi
 """
 
 # %%
-config = padded(model.config)
+config = padded_shape(model.config)
 fields = {"magic": MODEL, "version": 3, **SHAPE, "padded": config.vocab_rows}
 for i, name in enumerate(fields):
     four = header(*fields.values())[4 * i : 4 * i + 4]
@@ -111,7 +111,7 @@ The bytes of a number come in reverse order, the smallest part first ("little-en
 predict("22b.1", "bytes of GPT-2 small in llm.c's file, float32", guess=None)
 
 # %%
-P = num_params(padded(GPTConfig()))
+P = num_params(padded_shape(GPTConfig()))
 nbytes = HEADER_BYTES + 4 * P
 print(f"gpt2_124M.bin has {nbytes:,} bytes: {HEADER_BYTES:,}, and {P:,} numbers of four bytes")
 answer("22b.1", nbytes)
@@ -291,7 +291,7 @@ def check_finite(path: str | Path, tensors: dict[str, Tensor]) -> None:
 def read_state(path: str | Path, config: GPTConfig) -> dict:
     """x and y (B, T), logits (B, T, vocab_size), loss, and grads by name; of a model of this shape, as from_llmc has it."""
     _, _, B, T, *_ = read_header(path, STATE, [2], "a debug state")
-    c, n = padded(config), B * T
+    c, n = padded_shape(config), B * T
     data = body(path, 4 * (2 * n + n * c.vocab_size + 1 + num_params(c)))
     x, y, logits, loss, grads = np.split(data, 4 * np.cumsum([n, n, n * c.vocab_size, 1]))
     ids = [torch.from_numpy(t.view("<i4").astype(np.int64)).view(B, T) for t in (x, y)]
@@ -315,7 +315,7 @@ def to_llmc(model: GPT, path: str | Path, dtype: torch.dtype | None = None) -> N
     llm.c's GPT-2 has biases: a model without gets zeros. Rounding to bfloat16 is to the nearest, ties to even.
     """
     version, dtype = version_of(model, dtype)
-    c = padded(model.config)
+    c = padded_shape(model.config)
     with atomically(path) as file:
         sizes = c.block_size, c.vocab_size, c.n_layer, c.n_head, c.n_embd, c.vocab_rows
         file.write(header(MODEL, version, *sizes))
@@ -393,7 +393,7 @@ def write_state(model: GPT, x: Tensor, y: Tensor, path: str | Path) -> None:
         file.write(header(STATE, 2, *x.shape))
         for t, dtype in (x, "<i4"), (y, "<i4"), (logits, "<f4"), (loss, "<f4"):
             file.write(t.detach().cpu().numpy().astype(dtype).tobytes())
-        write_tensors(file, grads, padded(model.config), torch.float32)
+        write_tensors(file, grads, padded_shape(model.config), torch.float32)
 
 
 # %% [markdown]
@@ -749,7 +749,7 @@ from nanogpt.files import alone_in
 from nanogpt.shards import open_shards, read_shard
 
 
-def documents_in(shards: list[Path], eot: int) -> Iterator[np.ndarray]:
+def whole_documents(shards: list[Path], eot: int) -> Iterator[np.ndarray]:
     """The documents of shards in order, each with `<|endoftext|>` after it instead of before."""
     held = []  # parts of one document; it may go on in the next shard
 
@@ -775,7 +775,7 @@ def shards_to_megatron(folder: str | os.PathLike, manifest: dict) -> dict[str, i
     made, folder = {}, Path(folder)
     with alone_in(folder):
         for split in (split for split, said in manifest["splits"].items() if said["tokens"]):
-            docs = documents_in(open_shards(folder, split), manifest["eot"])
+            docs = whole_documents(open_shards(folder, split), manifest["eot"])
             prefix = f"{folder / split}_text_document"  # as preprocess_data names it
             made[prefix] = write_indexed_dataset(prefix, docs, manifest["vocab_size"])
     return made

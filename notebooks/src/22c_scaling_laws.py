@@ -246,7 +246,7 @@ The third error is ten times as large as the second, and costs nineteen times as
 r"""
 ## Appendix: the least squares
 
-`errors` computes the error of each fit at each run and its derivatives. `fit` takes the steps: a step that lowers the cost is kept, and the damping then falls; any other step is undone, and the damping grows.
+`errors` computes the error of each fit at each run and its derivatives. `fit_law` takes the steps: a step that lowers the cost is kept, and the damping then falls; any other step is undone, and the damping grows.
 """
 
 # %%
@@ -270,7 +270,7 @@ def errors(p: np.ndarray, x: np.ndarray, y: np.ndarray, target: np.ndarray) -> t
 
 # %%
 #| export
-def fit(N, D, losses, starts=STARTS, weights=1.0, E=None, steps=200) -> tuple[np.ndarray, np.ndarray]:
+def fit_law(N, D, losses, starts=STARTS, weights=1.0, E=None, steps=200) -> tuple[np.ndarray, np.ndarray]:
     """Fit log A, alpha, log B, beta, log E from each start: (S, 5), and what is left of the Huber loss of the logs, (S,).
 
     Levenberg and Marquardt's steps, all starts at once. weights: of the runs, (n,) or (S, n). E: if it is known.
@@ -314,7 +314,7 @@ def best_law(N, D, losses, E=None) -> Law:
     """The best of the fits from all starts. ValueError with fewer runs than the law has numbers."""
     if len(losses) < (free := 5 - (E is not None)):
         raise ValueError(f"{len(losses)} runs cannot tell {free} numbers; fit to {free + 1} or more")
-    p, left = fit(N, D, losses, E=E)
+    p, left = fit_law(N, D, losses, E=E)
     return law_of(p[left.argmin()])
 
 
@@ -346,7 +346,7 @@ It does. How many of the 243 starting points does it need? Now we fit to our own
 """
 
 # %% tags=["nbval-ignore-output"]
-p, left = fit(N, D, losses)
+p, left = fit_law(N, D, losses)
 near = left < left.min() * 1.01
 print(
     f"{near.sum()} of {len(p)} starts end within 1% of the best; there E is {np.exp(p[near, 4]).min():.2f} to {np.exp(p[near, 4]).max():.2f}"
@@ -394,9 +394,9 @@ def resampled(runs: list[dict], group, embedding: bool = True, B: int = 120, see
     which = [groups.index(name) for name in names]
     even = np.full(len(groups), 1 / len(groups))
     drawn = np.random.default_rng(seed).multinomial(len(groups), even, B)[:, which]
-    p, left = fit(N, D, losses)
+    p, left = fit_law(N, D, losses)
     starts = p[left.argsort()[:: len(p) // 4]]  # the best, and others
-    q, left = fit(N, D, losses, np.tile(starts, (B, 1)), np.repeat(drawn, len(starts), 0), steps=60)
+    q, left = fit_law(N, D, losses, np.tile(starts, (B, 1)), np.repeat(drawn, len(starts), 0), steps=60)
     best = left.reshape(B, -1).argmin(1) + np.arange(B) * len(starts)
     return q[best]
 
@@ -700,7 +700,7 @@ r"""
 ## Exercises
 
 1. Fit to losses of constant rate (`decay=0.0`). *Check*: which of E, α and β move by more than their bootstrap intervals?
-2. Give `fit` another DELTA: 1, which is least squares, and 1e-4. *Check*: E by curve's interval; what do the residuals of width 96 do?
+2. Give `fit_law` another DELTA: 1, which is least squares, and 1e-4. *Check*: E by curve's interval; what do the residuals of width 96 do?
 3. Bend the law: replace the sum by a power of it, or let B depend on N. *Check*: the error on the larger runs, not on those that it was fitted to.
 4. Where do the steps come from? *Check*: chapter 18's excess by kind of decision for one width at two lengths, before and after a step.
 5. `python tests/bench/bench_scaling.py --widths 128 --seeds 0` adds a width, in a copy of the repository. *Check*: predict its five losses before.

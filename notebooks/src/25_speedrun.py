@@ -733,7 +733,7 @@ passes new tokens alone, does not work with them.
 ## The board
 
 A record is a dictionary: the seeds, losses and times, and what was evaluated. `objections` checks it against the rules, and
-`join` puts it on the board, a file that is ordered by the share of the reference's time. Both are in the appendix.
+`put_on_board` puts it on the board, a file that is ordered by the share of the reference's time. Both are in the appendix.
 """
 
 # %% [markdown]
@@ -793,7 +793,7 @@ def share(record: dict) -> float:
     return fmean(record["seconds"]) / record["reference_seconds"]
 
 
-def join(record: dict, path: Path) -> int:
+def put_on_board(record: dict, path: Path) -> int:
     """Put a record on the board, a JSON file, the fastest first; returns its place. ValueError if it breaks a rule.
 
     Machines differ, so the order is that of `share`.

@@ -27,7 +27,7 @@ def one_at_a_time(model, items, tokenizer) -> list[list[float]]:
     nats, device = [], next(model.parameters()).device
     with evaluating(model):
         for item in items:
-            context, endings = hellaswag.ids_of(item, tokenizer)
+            context, endings = hellaswag.example_ids(item, tokenizer)
             context = hellaswag.fitting(context, endings, model.config.block_size)
             nats.append([])
             for ending in endings:

@@ -41,7 +41,7 @@ from nanogpt.files import save_json
 from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.labs.evals.excess import KINDS, Floor
-from nanogpt.labs.speedrun.record import TRACKS, join, objections, share
+from nanogpt.labs.speedrun.record import TRACKS, objections, put_on_board, share
 from nanogpt.labs.speedrun.speedrun import OURS, Recipe, race, validation_loss, windows_at_random
 from nanogpt.labs.speedrun.stories_race import CONTEXT, NEAR, chapter_07, story_batches, story_loss, text_of
 from nanogpt.shards import read_shard
@@ -319,7 +319,7 @@ def keep(contents: dict, out: Path | None, board: Path | None) -> None:
     if not board:
         return
     try:
-        place = join(contents["record"], board)
+        place = put_on_board(contents["record"], board)
     except ValueError as error:
         sys.exit(f"{error}; it is kept in {out}")
     print(f"place {place} on {board.name}")

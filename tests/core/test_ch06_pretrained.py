@@ -340,7 +340,7 @@ def test_writing_replaces_whole_files_only(tmp_path, monkeypatch):
         Path(path).write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nanogpt.pretrained.save_file", dies)
+    monkeypatch.setattr("nanogpt.labs.formats.hf.save_file", dies)
     with pytest.raises(KeyboardInterrupt):
         to_hf(GPT(config, generator=torch.Generator().manual_seed(1)), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == old

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nanogpt.labs.ladder.masters import MasterAdamW
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import LossScaler, autocast
+from nanogpt.training import train_step
 
 CPU = torch.device("cpu")
 TINY = GPTConfig(block_size=16, vocab_size=61, n_layer=1, n_head=2, n_embd=16)
@@ -119,6 +120,18 @@ def test_fp16_autocast_underflows_unscaled_and_not_scaled():
         return (difference / sum(e.square().sum() for e in exact)).sqrt().item()
 
     assert error(2.0**10) < 0.01 < 0.3 < error(2.0**-20)
+
+
+def test_a_loss_that_is_nan_is_an_error_in_fp16_too_and_leaves_the_scale():
+    """Only a gradient that overflowed is the scaler's business."""
+    model, x, y = model_and_batch()
+    with torch.no_grad():
+        model.transformer.ln_f.weight[0] = math.nan
+    scaler, before = LossScaler(2.0**4), [p.clone() for p in model.parameters()]
+    with pytest.raises(FloatingPointError, match="the loss is nan"):
+        train_step(model, torch.optim.SGD(model.parameters(), lr=1.0), [(x, y)], "fp16", scaler=scaler)
+    assert scaler.scale == 2.0**4
+    assert all(torch.equal(p, q) or p.isnan().any() for p, q in zip(model.parameters(), before))
 
 
 def test_a_scaler_goes_on_from_its_saved_state():

@@ -181,6 +181,15 @@ def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
     )
 
 
+def test_a_validation_loss_that_is_nan_is_never_the_best(config, monkeypatch):
+    values = iter([3.0, math.nan, 2.0, math.nan])
+    monkeypatch.setattr(trainer, "evaluate", lambda *args, **options: next(values))
+    run = trainer.train_config(config(eval_every=3))
+    assert run.best == {"step": 9, "val_loss": 2.0}
+    assert [line["val_loss"] for line in lines(run.folder) if "val_loss" in line] == [3.0, None, 2.0, None]
+    assert checkpoint.pick_checkpoint(run.folder / "best").name == "step_000009"
+
+
 # Beside the screen
 
 

@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from nanogpt.labs.ladder import climb as climb_module
-from nanogpt.labs.ladder.climb import first_steps, gain_over, in_turns, judge, moved, reached_roofline, row
+from nanogpt.labs.ladder.climb import (
+    first_steps,
+    gain_over,
+    in_turns,
+    judge_rung,
+    moved,
+    reached_roofline,
+    row,
+)
 from nanogpt.labs.ladder.ladder import MODELS, staircase, together
 from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
 from nanogpt.labs.roofline.clock import Roofline, measure_roofline
@@ -104,7 +112,7 @@ TOLD = {
 
 
 def judged(times, **change):
-    return judge(TOLD | change, times, TOLD, MODELS["124M"], (4, 64), 4e11)
+    return judge_rung(TOLD | change, times, TOLD, MODELS["124M"], (4, 64), 4e11)
 
 
 def test_a_rung_is_judged_by_its_times():
@@ -178,7 +186,8 @@ def test_a_rung_that_sees_the_future_disagrees(monkeypatch):
         abs(wrong["loss"] - causal["loss"]) < climb_module.TOLERANCE["loss"]
     )  # the loss alone would not tell
     found = [
-        judge(told | {"limit_ms": 0.0}, [1.0] * 5, causal, tiny, (1, 64), 1e12) for told in (causal, wrong)
+        judge_rung(told | {"limit_ms": 0.0}, [1.0] * 5, causal, tiny, (1, 64), 1e12)
+        for told in (causal, wrong)
     ]
     assert [rung["agrees"] for rung in found] == [True, False]
 

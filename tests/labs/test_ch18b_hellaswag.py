@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nanogpt.evaluate import evaluating
 from nanogpt.labs.evals import hellaswag
-from nanogpt.labs.evals.hellaswag import accuracy, fitting, ids_of, load_items, score, score_ids
+from nanogpt.labs.evals.hellaswag import accuracy, example_ids, fitting, load_items, score, score_ids
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
@@ -52,7 +52,7 @@ def assert_same(model: GPT, asked: list, batch: int) -> None:
 
 @pytest.mark.parametrize("batch", [1, 5, 48])
 def test_scores_and_choices_are_those_of_one_ending_at_a_time(batch):
-    model, asked = new_model(), [ids_of(item, TOKENIZER) for item in ITEMS]
+    model, asked = new_model(), [example_ids(item, TOKENIZER) for item in ITEMS]
     assert_same(model, asked, batch)
     assert model.training, "evaluation changed the model's mode"
 
@@ -74,7 +74,7 @@ def test_any_lengths_and_any_number_of_endings(shapes, batch):
 
 
 def test_an_ending_sees_the_context_and_itself_and_no_other_ending():
-    model, (context, endings) = new_model(), ids_of(ITEMS[0], TOKENIZER)
+    model, (context, endings) = new_model(), example_ids(ITEMS[0], TOKENIZER)
     alone = score_ids(model, [(context, endings[:1])])[0][0][0]
     beside = score_ids(model, [(context, [endings[0], *endings[2:], [5] * 30])])[0][0][0]
     assert alone == pytest.approx(beside, rel=1e-5)

@@ -20,7 +20,7 @@ from nanogpt.labs.parallel.zero import (
     keep_parts_early,
     mean_part,
     my_part,
-    padded,
+    pad_rows,
     state_bytes,
 )
 from nanogpt.tokenizer import BPETokenizer
@@ -104,7 +104,9 @@ def test_each_stage_by_hand_trains_the_weights_of_one_process(size):
 
 def test_padding_adds_rows_of_zeros():
     x = torch.ones(5, 2)
-    assert padded(x, 4).shape == (8, 2) and padded(x, 4).sum() == x.sum() and padded(x, 5).shape == x.shape
+    assert (
+        pad_rows(x, 4).shape == (8, 2) and pad_rows(x, 4).sum() == x.sum() and pad_rows(x, 5).shape == x.shape
+    )
 
 
 # FSDP2

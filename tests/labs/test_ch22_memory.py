@@ -26,9 +26,9 @@ from nanogpt.labs.plan.footprint import (
     Step,
     block_tensors,
     footprint,
+    fullest_stages,
     largest_batch,
     split_params,
-    stages,
     states,
     tensors,
 )
@@ -312,7 +312,7 @@ def test_an_answer_for_a_slider_takes_less_than_100_ms():
 def test_the_last_stage_has_the_logits_and_counts_where_it_is_the_fuller_one():
     """Once the first stage alone was printed, which has neither: 42 rows on a T4, where the last one takes 15."""
     step = Step(PADDED, 8, program="pytorch-fp16", pp=2, accumulate=4)
-    first, last = stages(step).values()
+    first, last = fullest_stages(step).values()
     assert tensors(first).keys() & {"logits", "lnf", "encoded"} == {"encoded"} and "loss" not in footprint(
         first
     )

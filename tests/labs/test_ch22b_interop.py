@@ -16,12 +16,12 @@ from nanogpt import cli
 from nanogpt.files import atomically
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.formats.megatron import (
-    documents_in,
     epochs_and_samples,
     read_indexed_dataset,
     read_sample,
     sample_indices,
     split_ranges,
+    whole_documents,
     write_indexed_dataset,
 )
 from nanogpt.shards import write_shard
@@ -181,14 +181,14 @@ def test_shards_may_be_cut_anywhere(tmp_path_factory, docs, data):
     paths = [folder / f"train_{i:06}.bin" for i in range(len(cuts) + 1)]
     for path, part in zip(paths, np.split(stream, cuts)):
         write_shard(path, part)
-    found = list(documents_in(paths, eot))
+    found = list(whole_documents(paths, eot))
     assert [ids.tolist() for ids in found] == [[*doc, eot] for doc in docs]
     assert {ids.dtype for ids in found} == {np.dtype("uint16")}
 
 
 def test_shards_that_begin_in_the_middle_lose_nothing(tmp_path):
     write_shard(tmp_path / "a.bin", [7, 8, 9, 5])  # 9 is <|endoftext|>
-    assert [ids.tolist() for ids in documents_in([tmp_path / "a.bin"], 9)] == [[7, 8, 9], [5, 9]]
+    assert [ids.tolist() for ids in whole_documents([tmp_path / "a.bin"], 9)] == [[7, 8, 9], [5, 9]]
 
 
 @pytest.fixture(scope="module")

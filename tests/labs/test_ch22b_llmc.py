@@ -112,7 +112,7 @@ def test_every_tensor_lies_where_train_gpt2_c_looks_for_it(written):
 
 
 def test_gpt2_has_the_size_of_the_published_file():
-    assert 1024 + 4 * num_params(llmc.padded(GPTConfig())) == 497_904_640  # 50,304 rows
+    assert 1024 + 4 * num_params(llmc.padded_shape(GPTConfig())) == 497_904_640  # 50,304 rows
 
 
 def test_bfloat16_rounds_to_nearest_ties_to_even(tmp_path):
@@ -125,7 +125,7 @@ def test_bfloat16_rounds_to_nearest_ties_to_even(tmp_path):
     for name, p in model.named_parameters():
         kept = back.get_parameter(name)
         assert torch.equal(kept, p.bfloat16()) and torch.equal(kept.float(), round_to(p, FORMATS["bfloat16"]))
-    assert (tmp_path / "model.bin").stat().st_size == 1024 + 2 * num_params(llmc.padded(SHAPE))
+    assert (tmp_path / "model.bin").stat().st_size == 1024 + 2 * num_params(llmc.padded_shape(SHAPE))
 
 
 def test_hugging_face_and_llmc_hold_the_same(tmp_path, written):

@@ -18,7 +18,7 @@ from nanogpt.labs.plan.laws import (
     Law,
     best_law,
     errors,
-    fit,
+    fit_law,
     held_out,
     huber,
     law_of,
@@ -106,9 +106,10 @@ def noisy(law, seed=0):
 
 
 def test_an_e_that_is_given_stays_so():
-    p, left = fit(N, D, noisy(LAWS[1]), E=0.3)
+    p, left = fit_law(N, D, noisy(LAWS[1]), E=0.3)
     assert (
-        np.exp(p[:, 4]) == pytest.approx(0.3, rel=1e-12) and left.min() > fit(N, D, noisy(LAWS[1]))[1].min()
+        np.exp(p[:, 4]) == pytest.approx(0.3, rel=1e-12)
+        and left.min() > fit_law(N, D, noisy(LAWS[1]))[1].min()
     )
 
 
@@ -123,7 +124,7 @@ def test_the_slope_is_that_of_the_errors():
 def test_no_other_optimiser_gets_lower():
     """PyTorch's L-BFGS, which the paper used, from the best fit and from near it."""
     losses = noisy(LAWS[1])
-    p, left = fit(N, D, losses)
+    p, left = fit_law(N, D, losses)
     x, y, target = (torch.tensor(np.log(each)) for each in (N, D, losses))
     for away in (0.0, 0.01):
         q = torch.tensor(p[left.argmin()] * (1 + away), requires_grad=True)
@@ -152,8 +153,8 @@ def test_a_weight_of_two_is_the_run_twice():
     losses, weights = noisy(LAWS[0]), np.ones(len(N))
     weights[[2, 7]] = 2
     twice = [np.append(each, each[[2, 7]]) for each in (N, D, losses)]
-    one, other = fit(N, D, losses, weights=weights)[1].min(), fit(*twice)[1].min()
-    assert one == pytest.approx(other, rel=1e-3) and one > fit(N, D, losses)[1].min()
+    one, other = fit_law(N, D, losses, weights=weights)[1].min(), fit_law(*twice)[1].min()
+    assert one == pytest.approx(other, rel=1e-3) and one > fit_law(N, D, losses)[1].min()
 
 
 @pytest.mark.parametrize("law", LAWS)

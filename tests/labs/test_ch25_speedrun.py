@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from nanogpt.labs.speedrun.muon import BatchedMuon, orthogonal
-from nanogpt.labs.speedrun.record import T99, TRACKS, join, objections, share, surely_below
+from nanogpt.labs.speedrun.record import T99, TRACKS, objections, put_on_board, share, surely_below
 from nanogpt.labs.speedrun.speedrun import (
     OURS,
     FastAttention,
@@ -241,14 +241,14 @@ def test_a_record_that_breaks_a_rule_is_refused(tmp_path, changes, word):
     broken, board = GOOD | changes, tmp_path / "board.json"
     assert any(word in sentence for sentence in objections(broken)), objections(broken)
     with pytest.raises(ValueError, match="cannot join"):
-        join(broken, board)
+        put_on_board(broken, board)
     assert not board.exists()
 
 
 def test_the_board_is_ordered_by_the_share_of_the_references_time(tmp_path):
     board = tmp_path / "board.json"
     slow_machine = GOOD | {"seconds": [20.0] * 5, "reference_seconds": 1000.0}
-    assert [join(entry, board) for entry in (GOOD, slow_machine, GOOD)] == [1, 1, 2]
+    assert [put_on_board(entry, board) for entry in (GOOD, slow_machine, GOOD)] == [1, 1, 2]
     assert [share(entry) for entry in json.loads(board.read_text())] == [0.02, 0.05, 0.05]
 
 

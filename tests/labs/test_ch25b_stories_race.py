@@ -8,7 +8,7 @@ import torch
 
 from nanogpt.data import DocumentStream
 from nanogpt.labs.corpora.stories import ensure_corpus
-from nanogpt.labs.speedrun.record import TRACKS, join, objections
+from nanogpt.labs.speedrun.record import TRACKS, objections, put_on_board
 from nanogpt.labs.speedrun.speedrun import new_model
 from nanogpt.labs.speedrun.stories_race import CONTEXT, NEAR, chapter_07, story_batches, story_loss, text_of
 from nanogpt.model import GPT, GPTConfig
@@ -116,7 +116,7 @@ def test_a_record_on_the_stories_that_breaks_a_rule_is_refused(tmp_path, changes
     assert objections(GOOD) == []
     assert any(word in sentence for sentence in objections(GOOD | changes)), objections(GOOD | changes)
     with pytest.raises(ValueError, match="cannot join"):
-        join(GOOD | changes, tmp_path / "board.json")
+        put_on_board(GOOD | changes, tmp_path / "board.json")
 
 
 def test_no_losses_at_all_are_one_objection_and_no_error():
@@ -132,7 +132,11 @@ def test_both_tracks_stand_on_one_board_each_in_its_order(tmp_path):
         "targets": 111_539,
     }
     other |= {"losses": [1.86, 1.87, 1.865, 1.86, 1.87], "seconds": [1.0] * 5}
-    assert [join(entry, board) for entry in (GOOD, other, GOOD | {"seconds": [30.0] * 5})] == [1, 1, 2]
+    assert [put_on_board(entry, board) for entry in (GOOD, other, GOOD | {"seconds": [30.0] * 5})] == [
+        1,
+        1,
+        2,
+    ]
 
 
 def test_a_story_text_has_one_name_and_another_text_another(folder, tmp_path):

@@ -219,7 +219,6 @@ def test_the_core_comes_in_the_order_of_the_reader_and_before_the_labs():
     assert rows[: len(core)] == core
     order = [
         "tokenizer",
-        "stories",
         "shards",
         "data",
         "model",

@@ -251,7 +251,7 @@ def test_what_is_left_to_checkpoints_is_worked_out_by_the_first_row_alone(tmp_pa
 
 def test_what_a_later_chapter_grows_is_tested_again():
     same, grown = (
-        grown_later(TESTS / "core/test_ch00_device.py"),
+        grown_later(TESTS / "core/test_ch01_tokenizer.py"),
         grown_later(TESTS / "core/test_ch07_train.py"),
     )
     assert not same and "training" in grown

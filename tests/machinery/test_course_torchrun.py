@@ -8,17 +8,15 @@ from course.torchrun import package_so_far, ranks_device, so_far, so_far_killed,
 
 
 def test_a_cell_that_was_edited_and_run_is_what_the_ranks_get():
-    edited = (
-        '#| export\ndef my_rows(B: int, ranks: Ranks) -> dict:\n    """Edited."""\n    return {"B": 17}\n'
-    )
+    edited = '#| export labs.parallel.buckets\ndef my_rows(B: int, ranks: Ranks) -> dict:\n    """Edited."""\n    return {"B": 17}\n'
     broken = "#| export\n%time my_rows(1)\n"
     folder = package_so_far(
         "20", [edited.replace("17", "16"), broken, edited, "print('no cell of a module')"]
     )
     assert folder.is_relative_to(BUILT)
-    text = (folder / "nanogpt/distributed.py").read_text(encoding="utf-8")
+    text = (folder / "nanogpt/labs/parallel/buckets.py").read_text(encoding="utf-8")
     assert 'return {"B": 17}' in text and "16}" not in text, "not the cell that was run last"
-    assert "def process_group" in text, "a cell that was not run yet is missing"
+    assert "def average_gradients" in text, "a cell that was not run yet is missing"
     assert (folder / "nanogpt/model.py").exists(), "the rest of the package is missing"
     assert '"B": 17' not in notebook_path("20").read_text(encoding="utf-8"), "the notebook itself was changed"
 
@@ -28,7 +26,9 @@ def test_the_package_is_made_again_only_if_a_cell_has_changed():
     mark.touch()
     package_so_far("20", [])
     assert mark.exists(), "nothing has changed, and yet it was made again"
-    package_so_far("20", ["#| export\ndef my_rows(B: int, ranks: Ranks) -> dict:\n    return {}\n"])
+    package_so_far(
+        "20", ["#| export labs.parallel.buckets\ndef my_rows(B: int, ranks: Ranks) -> dict:\n    return {}\n"]
+    )
     assert not mark.exists(), "a cell has changed, and the package is the old one"
 
 

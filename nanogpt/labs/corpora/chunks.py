@@ -56,7 +56,7 @@ def refuse_change(out: Path, spans: list[Span], was: str) -> None:
         raise ValueError(f"{spans[0].path} has changed since {out} was begun; {remedy(out)}")
 
 
-def described(path: Path, tokens: int) -> dict:
+def shard_entry(path: Path, tokens: int) -> dict:
     return {"file": path.name, "tokens": tokens, "sha256": file_sha256(path)}
 
 
@@ -74,7 +74,7 @@ def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
         path = folder / f"{split}.bin"
         with open(path, "r+b") as file:
             file.write(shard_header(held["tokens"]))
-        splits[split] = {**held, "shards": [described(path, held["tokens"])]}
+        splits[split] = {**held, "shards": [shard_entry(path, held["tokens"])]}
     return splits
 
 
@@ -118,11 +118,11 @@ def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_toke
             part, n = parts.pop(0)
             part.unlink(missing_ok=True)
             merged += n
-        shards.append(described(path, stop - start))
+        shards.append(shard_entry(path, stop - start))
     return shards
 
 
-def merge(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
+def merge_chunks(out: Path, made_of: dict, chunks: list[tuple[Path, dict]]) -> dict:
     """Join chunks, as (folder, manifest), to the shards of `out`; their manifest."""
     if not any(said["splits"] for _, said in chunks):
         shutil.rmtree(out / CHUNKS)
@@ -182,7 +182,7 @@ def split_of_others(paths: list[Path], ours: BPETokenizer) -> dict:
             )
         size, tokens = int(counts[: len(sizes)] @ sizes), int(counts.sum())
         held.update(documents=int(counts[ours.eot]), bytes=size, tokens=tokens)
-        shards.append(described(path, tokens))
+        shards.append(shard_entry(path, tokens))
     return {key: held[key] for key in ("documents", "bytes", "tokens")} | {"shards": shards}
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from nanogpt.files import alone_in
-from nanogpt.labs.corpora.chunks import CHUNKS, adopt, finished, make_chunk, merge, shards_in
+from nanogpt.labs.corpora.chunks import CHUNKS, adopt, finished, make_chunk, merge_chunks, shards_in
 from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files
 from nanogpt.labs.corpora.splits import split_of
 from nanogpt.labs.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
@@ -118,7 +118,7 @@ def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | 
         chunks = [(folder, manifest) for manifest, (folder, _) in zip(bar, tasks)]
         if changed := [path for path, before in zip(files, times) if path.stat().st_mtime_ns != before]:
             raise ValueError(f"{changed[0]} was changed while it was read; prepare it when it is whole")
-        return None if part else merge(out, made_of, chunks)
+        return None if part else merge_chunks(out, made_of, chunks)
 
 
 def out_of(args: argparse.Namespace) -> Path:

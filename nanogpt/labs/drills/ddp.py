@@ -15,7 +15,7 @@ from nanogpt.files import save_json
 from nanogpt.labs.parallel.buckets import my_rows
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
-from nanogpt.shards import described, open_shards
+from nanogpt.shards import describe_shards, open_shards
 from nanogpt.training import scale_init
 
 SHAPE = {"n_layer": 2, "n_head": 8, "n_embd": 128, "block_size": 64}
@@ -33,7 +33,7 @@ def fresh(ranks: Ranks, data: str, rows: int = ROWS, **shape):
     shape: what differs from SHAPE.
     """
     shards = open_shards(data, "train")
-    shape = GPTConfig(**SHAPE | shape, vocab_size=described(shards)[0])
+    shape = GPTConfig(**SHAPE | shape, vocab_size=describe_shards(shards)[0])
     model = scale_init(GPT(shape, torch.Generator().manual_seed(SEED))).to(ranks.device)
     stream = DocumentStream(shards, T=shape.block_size, device=ranks.device, **my_rows(rows, ranks))
     return model, make_optimizer(model, LR), stream

@@ -19,7 +19,7 @@ from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, local_part, make_optimizer
 from nanogpt.precision import autocast
-from nanogpt.shards import described, open_shards
+from nanogpt.shards import describe_shards, open_shards
 from nanogpt.training import accumulate_gradients
 
 SHAPE = {"n_layer": 6, "n_head": 4, "n_embd": 128, "block_size": 40}
@@ -29,7 +29,7 @@ ROWS, LR = 8, 2e-3
 def start(ranks: Ranks, data: str) -> tuple[GPT, DocumentStream]:
     """A model, on all ranks the same, and a stream of this rank's part of ROWS rows."""
     shards = open_shards(data, "train")
-    shape = GPTConfig(**SHAPE, vocab_size=described(shards)[0])
+    shape = GPTConfig(**SHAPE, vocab_size=describe_shards(shards)[0])
     model = GPT(shape, torch.Generator().manual_seed(0)).to(ranks.device)
     return model, DocumentStream(shards, T=shape.block_size, device=ranks.device, **my_rows(ROWS, ranks))
 

@@ -33,7 +33,7 @@ def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
     return nats / tokens
 
 
-def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> Iterator[tuple]:
+def read_parts(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> Iterator[tuple]:
     """The same for parts that are to be all of text[at:], after some choices."""
     if not parts:
         yield from [choices] if at == len(text) else []
@@ -42,16 +42,16 @@ def read(parts: list[Part], text: str, at: int, facts: dict, choices: tuple) -> 
     if isinstance(part, Pick):
         made = (*choices, (at, len(alternatives(part.symbol))))
         for line in alternatives(part.symbol):
-            yield from read([*line, *rest], text, at, facts, made)
+            yield from read_parts([*line, *rest], text, at, facts, made)
     elif isinstance(part, Draw):
         made = (*choices, (at, len(entries(part.pool))))
         for entry in entries(part.pool):
             if text.startswith(entry[0], at):
-                yield from read(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
+                yield from read_parts(rest, text, at + len(entry[0]), facts | {part.key: entry}, made)
     elif text.startswith(words := words_of(part, facts), at):
-        yield from read(rest, text, at + len(words), facts, choices)
+        yield from read_parts(rest, text, at + len(words), facts, choices)
 
 
 def readings(text: str) -> list[tuple[tuple[int, int], ...]]:
     """All ways to tell a text, each as its choices (where, out of how many); none if the grammar does not tell it."""
-    return list(read([Pick("story")], text, 0, {}, ()))
+    return list(read_parts([Pick("story")], text, 0, {}, ()))

@@ -55,7 +55,7 @@ def load_items(path: str | Path | None = None) -> list[dict]:
     return items
 
 
-def ids_of(item: dict, tokenizer) -> tuple[list[int], list[list[int]]]:
+def example_ids(item: dict, tokenizer) -> tuple[list[int], list[list[int]]]:
     """The ids of a question's context, and of its endings, each after a space."""
     return tokenizer.encode(item["ctx"]), [tokenizer.encode(" " + ending) for ending in item["endings"]]
 
@@ -180,7 +180,7 @@ def score_ids(model: GPT, asked: Sequence[tuple], *, batch=8, precision="float32
 
 def score(model: GPT, items: Sequence[dict], tokenizer, *, batch=8, precision="float32") -> list[list[float]]:
     """The nats of each question's endings."""
-    asked = [ids_of(item, tokenizer) for item in items]
+    asked = [example_ids(item, tokenizer) for item in items]
     return [[nats for nats, _ in some] for some in score_ids(model, asked, batch=batch, precision=precision)]
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from nanogpt.files import atomically, save_json
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.pretrained import FIXED, SINGLE, SIZE_NAMES, hf_layout, parameters_by_hf_name
+from nanogpt.pretrained import ONE_VALUE, SINGLE, SIZE_NAMES, hf_layout, parameters_by_hf_name
 
 
 def config_to_hf(config: GPTConfig) -> dict:
@@ -18,7 +18,7 @@ def config_to_hf(config: GPTConfig) -> dict:
     sizes = {theirs: getattr(config, ours) for ours, theirs in SIZE_NAMES.items()}
     dropouts = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), config.dropout)
     rest = {"architectures": ["GPT2LMHeadModel"], "bos_token_id": eot, "eos_token_id": eot}
-    return FIXED | sizes | dropouts | rest
+    return ONE_VALUE | sizes | dropouts | rest
 
 
 def to_hf(model: GPT, folder: str | Path) -> None:

@@ -28,7 +28,7 @@ def header(*numbers: int) -> bytes:
     return np.array([*numbers, *[0] * (256 - len(numbers))], "<i4").tobytes()
 
 
-def padded(config: GPTConfig) -> GPTConfig:
+def padded_shape(config: GPTConfig) -> GPTConfig:
     """The shape as llm.c has it: a vocabulary of a multiple of 128 rows, and biases."""
     return replace(config, padded_vocab_size=math.ceil(config.vocab_size / 128) * 128, bias=True)
 
@@ -125,7 +125,7 @@ def check_finite(path: str | Path, tensors: dict[str, Tensor]) -> None:
 def read_state(path: str | Path, config: GPTConfig) -> dict:
     """x and y (B, T), logits (B, T, vocab_size), loss, and grads by name; of a model of this shape, as from_llmc has it."""
     _, _, B, T, *_ = read_header(path, STATE, [2], "a debug state")
-    c, n = padded(config), B * T
+    c, n = padded_shape(config), B * T
     data = body(path, 4 * (2 * n + n * c.vocab_size + 1 + num_params(c)))
     x, y, logits, loss, grads = np.split(data, 4 * np.cumsum([n, n, n * c.vocab_size, 1]))
     ids = [torch.from_numpy(t.view("<i4").astype(np.int64)).view(B, T) for t in (x, y)]
@@ -139,7 +139,7 @@ def to_llmc(model: GPT, path: str | Path, dtype: torch.dtype | None = None) -> N
     llm.c's GPT-2 has biases: a model without gets zeros. Rounding to bfloat16 is to the nearest, ties to even.
     """
     version, dtype = version_of(model, dtype)
-    c = padded(model.config)
+    c = padded_shape(model.config)
     with atomically(path) as file:
         sizes = c.block_size, c.vocab_size, c.n_layer, c.n_head, c.n_embd, c.vocab_rows
         file.write(header(MODEL, version, *sizes))
@@ -170,7 +170,7 @@ def write_state(model: GPT, x: Tensor, y: Tensor, path: str | Path) -> None:
         file.write(header(STATE, 2, *x.shape))
         for t, dtype in (x, "<i4"), (y, "<i4"), (logits, "<f4"), (loss, "<f4"):
             file.write(t.detach().cpu().numpy().astype(dtype).tobytes())
-        write_tensors(file, grads, padded(model.config), torch.float32)
+        write_tensors(file, grads, padded_shape(model.config), torch.float32)
 
 
 def write_tokenizer(tokenizer: BPETokenizer, path: str | Path) -> None:

@@ -113,7 +113,7 @@ def read_indexed_dataset(prefix: str | os.PathLike) -> IndexedDataset:
     return IndexedDataset(np.memmap(ids, dtype, "r"), starts, marks)
 
 
-def documents_in(shards: list[Path], eot: int) -> Iterator[np.ndarray]:
+def whole_documents(shards: list[Path], eot: int) -> Iterator[np.ndarray]:
     """The documents of shards in order, each with `<|endoftext|>` after it instead of before."""
     held = []  # parts of one document; it may go on in the next shard
 
@@ -137,7 +137,7 @@ def shards_to_megatron(folder: str | os.PathLike, manifest: dict) -> dict[str, i
     made, folder = {}, Path(folder)
     with alone_in(folder):
         for split in (split for split, said in manifest["splits"].items() if said["tokens"]):
-            docs = documents_in(open_shards(folder, split), manifest["eot"])
+            docs = whole_documents(open_shards(folder, split), manifest["eot"])
             prefix = f"{folder / split}_text_document"  # as preprocess_data names it
             made[prefix] = write_indexed_dataset(prefix, docs, manifest["vocab_size"])
     return made

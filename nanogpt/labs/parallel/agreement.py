@@ -40,10 +40,10 @@ def find_remedy(config: Config, ranks: int) -> str:
     return f"make train.batch_tokens a multiple of {ranks} × model.block_size"
 
 
-def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: str) -> None:
+def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, checkpoint: str) -> None:
     """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
 
-    found: the checkpoint that this rank would go on from.
+    checkpoint: the checkpoint that this rank would go on from.
     """
     train, readers = config.train, stream.world_size
     if config.micro_batches % readers:
@@ -55,4 +55,4 @@ def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, found: 
     hashes = {
         name: hashlib.sha256(json.dumps(fact).encode()).hexdigest()[:12] for name, fact in facts.items()
     }
-    refuse_differences(ranks, **hashes, code=code_hash(), checkpoint=found)
+    refuse_differences(ranks, **hashes, code=code_hash(), checkpoint=checkpoint)

@@ -69,7 +69,7 @@ class Row(nn.Module):
         return y if self.bias is None else y + self.bias  # once, and not once a rank
 
 
-def column(layer: nn.Linear, piece, into) -> Column:
+def column_parallel(layer: nn.Linear, piece, into) -> Column:
     """This rank's outputs of a linear layer; piece(x): its rows of the weight, or of the bias."""
     return Column(piece(layer.weight), None if layer.bias is None else piece(layer.bias), into)
 
@@ -91,8 +91,8 @@ def split_block(block: nn.Module, cut, group=None, ends=(enter, leave)) -> nn.Mo
     def of_heads(x: Tensor) -> Tensor:  # q, k and v each cut
         return cut(x.unflatten(0, (3, -1)), 1).flatten(0, 1)
 
-    attn.c_attn = column(attn.c_attn, of_heads, into)
-    mlp.c_fc = column(mlp.c_fc, partial(cut, dim=0), into)
+    attn.c_attn = column_parallel(attn.c_attn, of_heads, into)
+    mlp.c_fc = column_parallel(mlp.c_fc, partial(cut, dim=0), into)
     for part in (attn, mlp):
         part.c_proj = Row(cut(part.c_proj.weight, 1), part.c_proj.bias, out)
     attn.n_head //= n

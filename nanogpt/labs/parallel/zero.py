@@ -29,14 +29,14 @@ def state_bytes(parameters: int, ranks: int, stage: int, recipe: str = "bf16") -
     return tuple(parameters * b / (ranks if stage >= s else 1) for b, s in zip(BYTES[recipe], shared_from))
 
 
-def padded(x: Tensor, n: int) -> Tensor:
+def pad_rows(x: Tensor, n: int) -> Tensor:
     """x with rows of zeros at its end, so that n ranks get equally many."""
     return torch.cat([x, x.new_zeros(-len(x) % n, *x.shape[1:])])
 
 
 def my_part(x: Tensor, rank: int, n: int) -> nn.Parameter:
     """A rank's rows of x, to be trained: a copy."""
-    return nn.Parameter(padded(x.detach(), n).chunk(n)[rank].clone())
+    return nn.Parameter(pad_rows(x.detach(), n).chunk(n)[rank].clone())
 
 
 def gathered_rows(part: Tensor, rows: int) -> Tensor:
@@ -49,7 +49,7 @@ def gathered_rows(part: Tensor, rows: int) -> Tensor:
 def mean_part(x: Tensor) -> Tensor:
     """This rank's rows of the mean of all ranks' x."""
     n = dist.get_world_size()
-    x = padded(x, n)
+    x = pad_rows(x, n)
     part = x.new_empty(len(x) // n, *x.shape[1:])
     dist.reduce_scatter_tensor(part, x)
     return part / n

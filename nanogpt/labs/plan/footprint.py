@@ -214,7 +214,7 @@ def footprint(step: Step) -> dict[str, int]:
 OVERHEAD = 851  # MiB that an A800's log leaves unexplained; CUDA's context and libraries are among them
 
 
-def stages(step: Step) -> dict[str, Step]:
+def fullest_stages(step: Step) -> dict[str, Step]:
     """The stages of a pipeline that can be the fullest, by name; without one, the only GPU."""
     if step.pp == 1:
         return {"the only stage": step}
@@ -224,7 +224,7 @@ def stages(step: Step) -> dict[str, Step]:
 def largest_batch(step: Step, nbytes: float) -> int:
     """The largest B that fits into so many bytes on every stage, 0 if none: bytes are a line in B."""
     most = []
-    for each in stages(step).values():
+    for each in fullest_stages(step).values():
         one, two = (sum(footprint(replace(each, B=B)).values()) for B in (1, 2))
         most.append(math.floor((nbytes - one) / (two - one)) + 1)
     return max(0, min(most))

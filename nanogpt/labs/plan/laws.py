@@ -112,7 +112,7 @@ def errors(p: np.ndarray, x: np.ndarray, y: np.ndarray, target: np.ndarray) -> t
     return (top + np.log(total))[..., 0] - target, slope
 
 
-def fit(N, D, losses, starts=STARTS, weights=1.0, E=None, steps=200) -> tuple[np.ndarray, np.ndarray]:
+def fit_law(N, D, losses, starts=STARTS, weights=1.0, E=None, steps=200) -> tuple[np.ndarray, np.ndarray]:
     """Fit log A, alpha, log B, beta, log E from each start: (S, 5), and what is left of the Huber loss of the logs, (S,).
 
     Levenberg and Marquardt's steps, all starts at once. weights: of the runs, (n,) or (S, n). E: if it is known.
@@ -146,5 +146,5 @@ def best_law(N, D, losses, E=None) -> Law:
     """The best of the fits from all starts. ValueError with fewer runs than the law has numbers."""
     if len(losses) < (free := 5 - (E is not None)):
         raise ValueError(f"{len(losses)} runs cannot tell {free} numbers; fit to {free + 1} or more")
-    p, left = fit(N, D, losses, E=E)
+    p, left = fit_law(N, D, losses, E=E)
     return law_of(p[left.argmin()])

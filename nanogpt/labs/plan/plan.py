@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from nanogpt.labs.plan.budget import CARDS, Card, Cluster
 from nanogpt.labs.plan.footprint import OVERHEAD, PROGRAMS, RECOMPUTE, Step, footprint, largest_batch
-from nanogpt.labs.plan.table import MEMORY, memory_lines, say, sent_lines, time_lines
+from nanogpt.labs.plan.table import MEMORY, memory_lines, print_table, sent_lines, time_lines
 from nanogpt.labs.roofline.sheets import Peak
 from nanogpt.model import SIZES, GPTConfig, num_params
 
@@ -166,7 +166,7 @@ def plan_lines(args: argparse.Namespace) -> Iterator[tuple]:
     yield from time_lines(step, card, args)
 
 
-def draw(step: Step, mib: int, overhead: float, file: str) -> None:
+def draw_plan(step: Step, mib: int, overhead: float, file: str) -> None:
     """Draw the memory of each stage's GPUs as stacked bars against the card's, into a file."""
     from matplotlib.figure import Figure  # here: the table needs no matplotlib
 
@@ -190,8 +190,8 @@ def run(args: argparse.Namespace) -> None:
     step, device, mib, card = asked(args)
     what = f"{model_of(args)[0]}: {num_params(step.config):,} parameters, {step.program}"
     print(f"{what}, on {step.dp * step.tp * step.pp} × {device} ({card.sheet.source})")
-    say(plan_lines(args))
+    print_table(plan_lines(args))
     if args.plot:
-        draw(step, mib, args.overhead, args.plot)
+        draw_plan(step, mib, args.overhead, args.plot)
     if largest_batch(step, (mib - args.overhead) * 2**20) < step.B:
         raise SystemExit(1)

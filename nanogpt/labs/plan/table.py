@@ -7,7 +7,15 @@ import argparse
 from collections.abc import Iterator
 
 from nanogpt.labs.plan.budget import Card, Cluster, compute_flops, recompute_flops, seconds, traffic
-from nanogpt.labs.plan.footprint import OVERHEAD, Step, footprint, largest_batch, stages, states, tensors
+from nanogpt.labs.plan.footprint import (
+    OVERHEAD,
+    Step,
+    footprint,
+    fullest_stages,
+    largest_batch,
+    states,
+    tensors,
+)
 
 MEMORY = {  # MiB as nvidia-smi shows them; the A800's as an llm.c log prints them
     "B200": 183359, "H200": 143771, "H100": 81559, "H100-PCIe": 81559, "A100-80GB": 81920, "A100-80GB-PCIe": 81920,
@@ -60,7 +68,7 @@ def legend(held: dict[str, int]) -> str:
 
 def fullest(step: Step) -> tuple[str, Step]:
     """The name of the stage of a pipeline that keeps most, and the step as that stage sees it."""
-    return max(stages(step).items(), key=lambda pair: sum(footprint(pair[1]).values()))
+    return max(fullest_stages(step).items(), key=lambda pair: sum(footprint(pair[1]).values()))
 
 
 def memory_lines(step: Step, mib: int, overhead: float = OVERHEAD, listed: bool = False) -> Iterator[tuple]:
@@ -83,7 +91,7 @@ def memory_lines(step: Step, mib: int, overhead: float = OVERHEAD, listed: bool 
             yield what, f"{n * width * many / 2**20:,.1f} MiB", f"{n:,} × {width} B × {many}"
 
 
-def say(lines: Iterator[tuple]) -> None:
+def print_table(lines: Iterator[tuple]) -> None:
     """Print a table: titles, and lines of three columns."""
     for line in lines:
         print("  {:16}{:>16}  {}".format(*line).rstrip() if len(line) == 3 else f"\n{line[0]}")
@@ -92,7 +100,7 @@ def say(lines: Iterator[tuple]) -> None:
 MFUS = 0.5, 0.2  # of tuned programs, and of one that nobody has tuned: chapter 22a's published runs
 
 
-def span(values: list[float], unit: str, digits: int = 1) -> str:
+def value_range(values: list[float], unit: str, digits: int = 1) -> str:
     """One value, or a range, with its unit."""
     texts = dict.fromkeys(f"{value:,.{digits}f}" for value in values)
     return f"{' to '.join(texts)} {unit}".strip()
@@ -129,13 +137,13 @@ def time_lines(step: Step, card: Card, args: argparse.Namespace) -> Iterator[tup
     yield (f"time, at {' to '.join(f'{mfu:.0%}' for mfu in mfus)} of the data sheet (--mfu)",)
     for name in texts:
         if any(times[name] for times in found):
-            yield name, span([1e3 * times[name] for times in found], "ms"), texts[name]
+            yield name, value_range([1e3 * times[name] for times in found], "ms"), texts[name]
     tokens = step.B * step.T * step.accumulate * step.dp
-    speed = span([tokens / s for s in total], "a second", 0)
-    yield "step", span([1e3 * s for s in total], "ms"), f"{tokens:,} tokens, {speed}"
+    speed = value_range([tokens / s for s in total], "a second", 0)
+    yield "step", value_range([1e3 * s for s in total], "ms"), f"{tokens:,} tokens, {speed}"
     if args.tokens:
         days = [args.tokens / tokens * s / 86400 for s in total]
-        yield "run", span(days, "days", 2), f"{args.tokens:,.0f} tokens / {tokens:,} × step"
+        yield "run", value_range(days, "days", 2), f"{args.tokens:,.0f} tokens / {tokens:,} × step"
         hours = [24 * each * step.dp * step.tp * step.pp for each in days]
-        cost = span([h * args.price for h in hours], "", 0)
-        yield "GPU-hours", span(hours, "", 0), f"× {args.price:g} (--price) = {cost}"
+        cost = value_range([h * args.price for h in hours], "", 0)
+        yield "GPU-hours", value_range(hours, "", 0), f"× {args.price:g} (--price) = {cost}"

@@ -75,7 +75,7 @@ def share(record: dict) -> float:
     return fmean(record["seconds"]) / record["reference_seconds"]
 
 
-def join(record: dict, path: Path) -> int:
+def put_on_board(record: dict, path: Path) -> int:
     """Put a record on the board, a JSON file, the fastest first; returns its place. ValueError if it breaks a rule.
 
     Machines differ, so the order is that of `share`.
