@@ -481,7 +481,7 @@ def test_truncated_files_are_refused(trained, tmp_path):
 )
 def test_a_file_with_a_right_fingerprint_and_wrong_contents_is_refused(trained, change, tmp_path):
     """Whoever edits the file can compute its fingerprint as well."""
-    path, packed = tmp_path / "tokenizer.json", module.pack(trained.vocab, trained.pattern, [EOT])
+    path, packed = tmp_path / "tokenizer.json", module.as_json(trained.vocab, trained.pattern, [EOT])
     contents = {name: packed[name] for name in ("pattern", "special", "vocab")} | change
     fingerprint = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
     path.write_text(json.dumps({"fingerprint": fingerprint, **contents}))
