@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from course.package.cells import claimed_modules
+from course.package.compose import compose, notebooks_upto
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, notebook_path
 from course.testing import law
 from course.testing.law import CLONE, contents, differences, student_clone
@@ -141,7 +142,8 @@ def test_a_chapters_checkpoint_fills_the_clone_and_the_law_says_in_one_line_each
         [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=env, capture_output=True, encoding="utf-8"
     )
     assert "1 failed" in done.stdout.splitlines()[-1], done.stdout[-3000:]
-    assert (clone / "nanogpt/device.py").read_bytes() == law.module_path("device").read_bytes()
+    as_of_00 = compose(notebooks_upto("00"), {"device"})["device"]
+    assert (clone / "nanogpt/device.py").read_text(encoding="utf-8") == as_of_00
     assert f"\n{notebook_path('01').name} has not exported nanogpt/" in done.stdout
     assert "00_setup.ipynb has not" not in done.stdout and "Traceback" not in done.stdout
     missing = [path for path in NOTEBOOKS.glob("*.ipynb") if claimed_modules(path)]
