@@ -6,9 +6,9 @@
     ids = torch.tensor([tokenizer.encode("One sunny day,")])
     print(tokenizer.decode(model.generate(ids, 40)[0].tolist()))
 
-Read it in this order: tokenizer, shards, data; model, pretrained; optim, precision, training, sampling, evaluate;
-checkpoint, config, build, trainer, distributed. `nanogpt.labs` has what the chapters build to study, to measure or to go
-further: how text becomes shards, how fast a machine is, adapters, shards of a model.
+Read it in this order: device, tokenizer, files, shards, data; model, pretrained; optim, precision, training, evaluate;
+weights, metrics, checkpoint, sampling; config, distributed, build, trainer, cli. `nanogpt.labs` has what the chapters build
+to study, to measure or to go further: how text becomes shards, how fast a machine is, adapters, shards of a model.
 """
 
 from importlib import import_module

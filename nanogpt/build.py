@@ -29,7 +29,7 @@ def refuse_other_shape(config: Config, shape: GPTConfig) -> None:
     """ValueError if the model of init_from is no GPT, or has another shape than the one that the configuration asks for."""
     if not isinstance(shape, GPTConfig):
         raise ValueError(f"init_from={config.init_from} is a llama, not a gpt; set family=llama")
-    for name in ("n_layer", "n_head", "n_embd"):
+    for name in ("n_layer", "n_head", "n_embd", "bias"):
         given, has = getattr(config.model, name), getattr(shape, name)
         if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
             raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out model.{name}={given}")

@@ -5,7 +5,6 @@ Exported from notebooks/17d_assembly.ipynb.
 
 import difflib
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -58,7 +57,7 @@ def reader_has_gone(text: str = "") -> bool:
 
 
 def outcome(name: str, call: Callable[[], object]) -> int:
-    """Call it; 0, or 2 or 130 after one line on stderr.
+    """Call it; 0, the code of its SystemExit, or 2 or 130 after one line on stderr.
 
     A command that leaves something behind when it is stopped raises KeyboardInterrupt with a sentence that says what.
     """
@@ -72,7 +71,7 @@ def outcome(name: str, call: Callable[[], object]) -> int:
     except KeyboardInterrupt as stop:
         print(f"\n{name}: stopped; {stop if stop.args else 'no file was written'}", file=sys.stderr)
         return 130
-    except SystemExit as end:  # --help
+    except SystemExit as end:  # --help, or a code of the command's own
         return end.code or 0
     return 0
 

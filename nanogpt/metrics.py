@@ -1,4 +1,4 @@
-"""What a run has written, as text and read back; and how far out its newest step is.
+"""What a run writes: a step's line as text, and the lines read back.
 
 Exported from notebooks/17_trainer.ipynb, grown by notebooks/17b_checkpoints.ipynb and
 notebooks/17e_long_run.ipynb.
@@ -33,7 +33,7 @@ def step_line(line: dict, steps: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """In words: 12 s, 3.4 min, 5.6 h, 7.8 days."""
+    """In words: 12.0 s, 3.4 min, 5.6 h, 7.8 days."""
     for name, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {name}"

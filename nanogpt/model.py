@@ -223,7 +223,6 @@ class GPT(nn.Module):
 
         return from_hf(name_or_dir, **options)
 
-    @torch.no_grad()
     def generate(self, idx: Tensor, max_new_tokens: int, **options) -> Tensor:
         """Continue idx (B, T): (B, T + max_new_tokens). options: temperature, top_k ... of nanogpt.sampling.stream_batch.
 

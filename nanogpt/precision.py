@@ -83,7 +83,7 @@ class LossScaler:
         if not grads:
             raise ValueError("no parameter has a gradient; call (loss * scaler.scale).backward() first")
         torch._foreach_mul_(grads, 1 / self.scale)
-        return bool(torch.stack([g.isfinite().all() for g in grads]).all())  # the one wait for the device
+        return bool(torch.stack([g.isfinite().all() for g in grads]).all())
 
     def update(self, finite: bool) -> None:
         """Halve the scale after a bad step, double it after growth_interval good ones; FloatingPointError below 1."""

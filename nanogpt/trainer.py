@@ -184,11 +184,10 @@ def update(run: Training) -> tuple[dict, list]:
     norm = global_norm(gradients)
     line = {"loss": loss.item(), "lr": lr, "norm": norm.item()}
     # a reason against this update?
-    reason = None
+    overflows = math.isfinite(line["loss"]) and not math.isfinite(line["norm"])
     if run.scaler is not None and math.isfinite(line["loss"]):
-        run.scaler.update(math.isfinite(line["norm"]))
-        reason = None if math.isfinite(line["norm"]) else "overflow"
-    reason = reason or judge(run, line)
+        run.scaler.update(not overflows)
+    reason = "overflow" if run.scaler is not None and overflows else judge(run, line)
     if reason:
         line["skipped"] = reason
     else:
@@ -279,7 +278,7 @@ def save_checkpoint(run: Training, metrics) -> None:
 
 
 FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
-FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
+FIXED = "run.seed", "train.batch_tokens", "train.dtype", "eval.tokens"  # though not these
 
 
 def refuse_changes(config: Config, saved: dict) -> None:
@@ -443,15 +442,17 @@ def tidy(run: Training) -> None:
 def finish_step(run: Training, metrics) -> None:
     """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory."""
     last = run.step >= run.config.train.max_steps
-    looks = [] if run.stopped else due_looks(run)
+    looks = [] if run.stopped and not last else due_looks(run)
     often = due(run.config.run.checkpoint_every, run.step) and not run.bad
-    if run.stopped or last or looks or often:
+    saves = run.stopped or last or looks or often
+    if saves:
         with run.timed("checkpoints"):
             save_checkpoint(run, metrics)
     if looks:
         with run.timed("evaluation"):
             run.record |= look(run, looks)
-    tidy(run)
+    if saves:
+        tidy(run)
 
 
 DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
@@ -463,7 +464,9 @@ def naming_last_good(run: Training) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        raise FloatingPointError(f"step {run.step}: {error}; {name_last_good(run)}; lower optim.lr") from None
+        raise FloatingPointError(
+            f"step {run.step}: {error}; {name_last_good(run)}; begin with it in another run.dir, by init_from, with a lower optim.lr"
+        ) from None
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
@@ -596,11 +599,12 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
     ranks = ranks or Ranks(device=pick_device(config.run.device))
     if reason := why_not(config.train.dtype, ranks.device):
         raise ValueError(f"train.dtype: {reason}")
+    labs = load_labs(config)
     # the data, and the tokenizer that made them
     manifest = first_alone(ranks, ensure_data, config.data)
     tokenizer = find_tokenizer(config.data, manifest)
     if tokenizer is None and config.eval.sample_every:
-        remedy = "name it in data.tokenizer, or set eval.sample_every=0"
+        remedy = "name it in data.tokenizer (gpt2 must be in tiktoken's cache), or set eval.sample_every=0"
         raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
     held_out = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
     # the model on its device, what a step calls, and who reads different rows
@@ -611,7 +615,7 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     parts = model.train(), stepper, optimizer, stream, scaler
     run = Training(config, ranks.device, tokenizer, (held_out, manifest["eot"]), *parts, ranks=ranks)
-    for lab in load_labs(config):
+    for lab in labs:
         if hasattr(lab, "attach"):
             lab.attach(run)
     seed_everything(config.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from course.files import write_atomically
 
 ROOMS = {
-    "labs": "What chapters build to study, to measure or to go further; a folder a topic. Nothing in nanogpt/*.py imports it.",
+    "labs": "What chapters build to study, to measure or to go further; a folder a topic. The core loads one by its name, where a key, a command or several processes ask for it.",
     "labs.corpora": "Real text of any size: sources, parallel and resumable preparing, cleaning, mixtures.",
     "labs.drills": "What the chapters let several processes do, to be measured.",
     "labs.evals": "What a trained model knows: the floor and the excess over it, stories' questions, HellaSwag.",

@@ -530,7 +530,7 @@ def train_step(model: GPT, optimizer, batches) -> Tensor:
     loss = accumulate_gradients(model, batches)
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     # what is not finite must not reach the weights
-    if not torch.isfinite(norm + loss):  # the one wait for the device
+    if not torch.isfinite(norm + loss):  # waits for the device
         raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
     optimizer.step()
     return loss

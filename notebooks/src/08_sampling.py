@@ -641,7 +641,6 @@ Many programs call `model.generate(idx, n)` with a tensor of ids, one row for ea
 # %%
 #| export model
 class GPT(GPT):
-    @torch.no_grad()
     def generate(self, idx: Tensor, max_new_tokens: int, **options) -> Tensor:
         """Continue idx (B, T): (B, T + max_new_tokens). options: temperature, top_k ... of nanogpt.sampling.stream_batch.
 

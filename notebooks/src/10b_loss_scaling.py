@@ -137,7 +137,7 @@ class LossScaler:
         if not grads:
             raise ValueError("no parameter has a gradient; call (loss * scaler.scale).backward() first")
         torch._foreach_mul_(grads, 1 / self.scale)
-        return bool(torch.stack([g.isfinite().all() for g in grads]).all())  # the one wait for the device
+        return bool(torch.stack([g.isfinite().all() for g in grads]).all())
 
 
 # %%
@@ -246,7 +246,7 @@ def train_step(
         if not finite:
             return loss
     # what is not finite must not reach the weights
-    if not torch.isfinite(norm + loss):  # the one wait for the device
+    if not torch.isfinite(norm + loss):  # waits for the device
         raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
     optimizer.step()
     return loss

@@ -457,7 +457,7 @@ def train_step(
         if not finite:
             return loss
     # what is not finite must not reach the weights
-    if not torch.isfinite(norm + loss):  # the one wait for the device
+    if not torch.isfinite(norm + loss):  # waits for the device
         raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
     if clip is not None:
         scale_to(gradients, clip, norm)

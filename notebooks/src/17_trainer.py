@@ -16,7 +16,7 @@ into a file, and 17d lets the trainer read them there. 17e and 17f look after a 
 # %%
 #| default_exp trainer
 #| doc trainer: The trainer: a loop, a log, looks at the model, and checkpoints from which a run goes on.
-#| doc metrics: What a run has written, as text and read back; and how far out its newest step is.
+#| doc metrics: What a run writes: a step's line as text, and the lines read back.
 import shutil
 
 import numpy as np
@@ -190,7 +190,7 @@ def step_line(line: dict, steps: int) -> str:
 # %%
 #| export metrics
 def span(seconds: float) -> str:
-    """In words: 12 s, 3.4 min, 5.6 h, 7.8 days."""
+    """In words: 12.0 s, 3.4 min, 5.6 h, 7.8 days."""
     for name, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {name}"

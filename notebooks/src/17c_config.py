@@ -392,7 +392,7 @@ class Eval:
 
     __pydantic_config__ = STRICT
     every: NotNegative = 250  # the validation loss
-    tokens: Positive = 100_000  # of the validation text that the loss is measured on
+    tokens: Annotated[int, Field(ge=2)] = 100_000  # of the validation text that the loss is measured on
     sample_every: NotNegative = 0  # a sample of the model's text
     prompt: str = ""  # how that sample begins
     hellaswag_every: NotNegative = 0  # the score on HellaSwag (chapter 18b)
@@ -507,8 +507,8 @@ class Config:
 # What a key that is not at its default needs besides: a lab, a module of a later chapter. It may have `check(config)`,
 # called when a configuration is read, and `attach(run)`, called when a run is built (trainer). And where the core asks
 # `hook`, a lab's function takes the place of the core's: new_shape, build_model, build_optimizer, open_stream (build);
-# place_model, snapshot, load_weights, held_loss, whole_model, check_ranks (trainer); dry_run (labs.plan). For these names a
-# lab imports the core's modules, not the functions.
+# place_model, snapshot, load_weights, held_loss, whole_model, check_ranks (trainer); dry_run (labs.plan). A lab
+# imports the core's modules and not these functions, since its own have the same names.
 LABS = {
     "train.skip_spikes": "nanogpt.labs.long_run.spikes",
     "run.minutes": "nanogpt.labs.long_run.minutes",
@@ -541,7 +541,7 @@ def load_labs(config: Config) -> list[ModuleType]:
 
 
 def asked_labs(config: Config) -> list[str]:
-    """Their names."""
+    """The names of the labs that a configuration asks for."""
     return list(dict.fromkeys(lab for key, lab in LABS.items() if not is_default(config, key)))
 
 
@@ -1002,7 +1002,7 @@ def refuse_other_shape(config: Config, shape: GPTConfig) -> None:
     """ValueError if the model of init_from is no GPT, or has another shape than the one that the configuration asks for."""
     if not isinstance(shape, GPTConfig):
         raise ValueError(f"init_from={config.init_from} is a llama, not a gpt; set family=llama")
-    for name in ("n_layer", "n_head", "n_embd"):
+    for name in ("n_layer", "n_head", "n_embd", "bias"):
         given, has = getattr(config.model, name), getattr(shape, name)
         if given not in (has, getattr(Model, name)):  # at its default nobody has asked for it
             raise ValueError(f"init_from={config.init_from} has {name}={has}; leave out model.{name}={given}")

@@ -318,11 +318,12 @@ def build_run(config: Config) -> Training:
     device = pick_device(config.run.device)
     if reason := why_not(config.train.dtype, device):
         raise ValueError(f"train.dtype: {reason}")
+    labs = load_labs(config)
     # the data, and the tokenizer that made them
     manifest = ensure_data(config.data)
     tokenizer = find_tokenizer(config.data, manifest)
     if tokenizer is None and config.eval.sample_every:
-        remedy = "name it in data.tokenizer, or set eval.sample_every=0"
+        remedy = "name it in data.tokenizer (gpt2 must be in tiktoken's cache), or set eval.sample_every=0"
         raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
     held_out = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
     # the model on its device, and what a step calls
@@ -333,7 +334,7 @@ def build_run(config: Config) -> Training:
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     parts = model, stepper, optimizer, stream, scaler
     run = Training(config, device, tokenizer, (held_out, manifest["eot"]), *parts)
-    for lab in load_labs(config):
+    for lab in labs:
         if hasattr(lab, "attach"):
             lab.attach(run)
     seed_everything(config.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does
@@ -404,7 +405,7 @@ predict("17d.1", "of a configuration's keys may change on the way", guess=None, 
 # %%
 #| export trainer
 FREE = "run.", "eval.", "train.", "parallel.", "data.dir", "data.source"  # may change on a run's way
-FIXED = "run.seed", "train.batch_tokens", "train.dtype"  # though not these
+FIXED = "run.seed", "train.batch_tokens", "train.dtype", "eval.tokens"  # though not these
 
 
 def refuse_changes(config: Config, saved: dict) -> None:
@@ -937,7 +938,6 @@ All commands end in the same way, so that a script can rely on the exit code: 0 
 #| export cli
 import difflib
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -1003,7 +1003,7 @@ def reader_has_gone(text: str = "") -> bool:
 # %%
 #| export cli
 def outcome(name: str, call: Callable[[], object]) -> int:
-    """Call it; 0, or 2 or 130 after one line on stderr.
+    """Call it; 0, the code of its SystemExit, or 2 or 130 after one line on stderr.
 
     A command that leaves something behind when it is stopped raises KeyboardInterrupt with a sentence that says what.
     """
@@ -1017,7 +1017,7 @@ def outcome(name: str, call: Callable[[], object]) -> int:
     except KeyboardInterrupt as stop:
         print(f"\n{name}: stopped; {stop if stop.args else 'no file was written'}", file=sys.stderr)
         return 130
-    except SystemExit as end:  # --help
+    except SystemExit as end:  # --help, or a code of the command's own
         return end.code or 0
     return 0
 

@@ -277,11 +277,10 @@ def update(run: Training) -> tuple[dict, list]:
     norm = global_norm(gradients)
     line = {"loss": loss.item(), "lr": lr, "norm": norm.item()}
     # a reason against this update?
-    reason = None
+    overflows = math.isfinite(line["loss"]) and not math.isfinite(line["norm"])
     if run.scaler is not None and math.isfinite(line["loss"]):
-        run.scaler.update(math.isfinite(line["norm"]))
-        reason = None if math.isfinite(line["norm"]) else "overflow"
-    reason = reason or judge(run, line)
+        run.scaler.update(not overflows)
+    reason = "overflow" if run.scaler is not None and overflows else judge(run, line)
     if reason:
         line["skipped"] = reason
     else:
@@ -723,15 +722,17 @@ def tidy(run: Training) -> None:
 def finish_step(run: Training, metrics) -> None:
     """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory."""
     last = run.step >= run.config.train.max_steps
-    looks = [] if run.stopped else due_looks(run)
+    looks = [] if run.stopped and not last else due_looks(run)
     often = due(run.config.run.checkpoint_every, run.step) and not run.bad
-    if run.stopped or last or looks or often:
+    saves = run.stopped or last or looks or often
+    if saves:
         with run.timed("checkpoints"):
             save_checkpoint(run, metrics)
     if looks:
         with run.timed("evaluation"):
             run.record |= look(run, looks)
-    tidy(run)
+    if saves:
+        tidy(run)
 
 
 # %% [markdown]
@@ -805,7 +806,9 @@ def naming_last_good(run: Training) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        raise FloatingPointError(f"step {run.step}: {error}; {name_last_good(run)}; lower optim.lr") from None
+        raise FloatingPointError(
+            f"step {run.step}: {error}; {name_last_good(run)}; begin with it in another run.dir, by init_from, with a lower optim.lr"
+        ) from None
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise

@@ -414,11 +414,10 @@ def update(run: Training) -> tuple[dict, list]:
     norm = global_norm(gradients)
     line = {"loss": loss.item(), "lr": lr, "norm": norm.item()}
     # a reason against this update?
-    reason = None
+    overflows = math.isfinite(line["loss"]) and not math.isfinite(line["norm"])
     if run.scaler is not None and math.isfinite(line["loss"]):
-        run.scaler.update(math.isfinite(line["norm"]))
-        reason = None if math.isfinite(line["norm"]) else "overflow"
-    reason = reason or judge(run, line)
+        run.scaler.update(not overflows)
+    reason = "overflow" if run.scaler is not None and overflows else judge(run, line)
     if reason:
         line["skipped"] = reason
     else:
@@ -456,11 +455,12 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
     ranks = ranks or Ranks(device=pick_device(config.run.device))
     if reason := why_not(config.train.dtype, ranks.device):
         raise ValueError(f"train.dtype: {reason}")
+    labs = load_labs(config)
     # the data, and the tokenizer that made them
     manifest = first_alone(ranks, ensure_data, config.data)
     tokenizer = find_tokenizer(config.data, manifest)
     if tokenizer is None and config.eval.sample_every:
-        remedy = "name it in data.tokenizer, or set eval.sample_every=0"
+        remedy = "name it in data.tokenizer (gpt2 must be in tiktoken's cache), or set eval.sample_every=0"
         raise ValueError(f"samples need the tokenizer that made {config.data.dir}; {remedy}")
     held_out = hold_out(config.data.dir, config.eval.tokens) if config.eval.every else []
     # the model on its device, what a step calls, and who reads different rows
@@ -471,7 +471,7 @@ def build_run(config: Config, ranks: Ranks | None = None) -> Training:
     scaler = LossScaler() if config.train.dtype == "fp16" else None
     parts = model.train(), stepper, optimizer, stream, scaler
     run = Training(config, ranks.device, tokenizer, (held_out, manifest["eot"]), *parts, ranks=ranks)
-    for lab in load_labs(config):
+    for lab in labs:
         if hasattr(lab, "attach"):
             lab.attach(run)
     seed_everything(config.run.seed)  # last, whatever has drawn numbers before: from now on only dropout does

@@ -835,7 +835,7 @@ class LossScaler(LossScaler):
         if not grads:
             raise ValueError("no parameter has a gradient; call (loss * scaler.scale).backward() first")
         torch._foreach_mul_(grads, 1 / self.scale)
-        return bool(torch.stack([g.isfinite().all() for g in grads]).all())  # the one wait for the device
+        return bool(torch.stack([g.isfinite().all() for g in grads]).all())
 
 
 # %%

@@ -685,7 +685,7 @@ There is one file of parts for each rank. `.metadata` says which part of which t
 
 Such a checkpoint can be continued on any number of ranks without cuts, also on one. On the same number the run goes on bit for bit (a test kills a rank in the middle of a checkpoint, and goes on). On another number sums have another order again.
 
-The price is that such a folder is no model yet. The last line of the run proposes `sample` nevertheless, because `report` does not know how the checkpoint was written. `sample` and `eval` find their checkpoint by `pick_checkpoint`, which chapter 21 has taught to refuse it:
+The price is that such a folder is no model yet. The last line of the run proposes `sample` nevertheless, because `print_results` does not know how the checkpoint was written. `sample` and `eval` find their checkpoint by `pick_checkpoint`, which chapter 21 has taught to refuse it:
 """
 
 # %%

@@ -350,7 +350,7 @@ def test_the_module_needs_no_torch_for_help():
     code = (
         "import nanogpt.config, sys; assert not {'torch', 'numpy'} & set(sys.modules), 'torch was imported'"
     )
-    root = str(Path(module.__file__).parents[2])
+    root = str(Path(module.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": root}
     )

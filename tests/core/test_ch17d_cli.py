@@ -129,7 +129,7 @@ def test_every_command_that_is_written_has_a_parser_and_a_run():
         if "\ndef parser(" in text:  # the others are of later chapters
             assert "\ndef run(" in text and "\ndef main(" not in text, name
             written.add(name)
-    assert {"prepare", "sample", "ladder", "plot"} <= written
+    assert {"sample", "ladder", "plot"} <= written
 
 
 # --- as processes of their own: nothing here may be faked by pytest's streams ---------------------------------

@@ -15,7 +15,7 @@ from small_run import lines, losses, poisoned_steps, small, stopped_after, weigh
 
 from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
-from nanogpt.config import config_dict
+from nanogpt.config import config_dict, load_config
 from nanogpt.labs.long_run import spikes
 from nanogpt.sampling import complete
 from nanogpt.sampling import load as load_for_sampling
@@ -190,6 +190,20 @@ def test_a_validation_loss_that_is_nan_is_never_the_best(config, monkeypatch):
     assert checkpoint.pick_checkpoint(run.folder / "best").name == "step_000009"
 
 
+def test_a_run_that_is_stopped_in_its_last_step_is_finished_with_its_last_look(config, monkeypatch):
+    one_step = trainer.one_step
+
+    def stopped_at_the_end(run):
+        if run.step == 11:
+            (run.folder / "stop").touch()
+        return one_step(run)
+
+    monkeypatch.setattr(trainer, "one_step", stopped_at_the_end)
+    run = trainer.train_config(config(eval_every=5))
+    assert trainer.exit_code(run) == 0
+    assert [line["step"] for line in lines(run.folder) if "val_loss" in line] == [5, 10, 12]
+
+
 # Beside the screen
 
 
@@ -354,6 +368,6 @@ def test_between_two_checkpoints_as_many_stay_as_are_to_be_kept(config, monkeypa
     assert all(len(names) == 1 for names in seen), seen
 
 
-def test_a_loss_on_nothing_is_no_best_loss(config):
-    with pytest.raises(ValueError, match="nothing to evaluate on"):
-        trainer.train_config(config(eval_every=4, eval_tokens=1))
+def test_a_loss_on_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"eval\.tokens=1 must be greater than or equal to 2"):
+        load_config("tiny", ["eval.tokens=1"])

@@ -218,7 +218,9 @@ def test_the_core_comes_in_the_order_of_the_reader_and_before_the_labs():
     core = [name for name in rows if "." not in name]
     assert rows[: len(core)] == core
     order = [
+        "device",
         "tokenizer",
+        "files",
         "shards",
         "data",
         "model",
@@ -226,8 +228,11 @@ def test_the_core_comes_in_the_order_of_the_reader_and_before_the_labs():
         "optim",
         "precision",
         "training",
-        "sampling",
         "evaluate",
+        "weights",
+        "metrics",
+        "checkpoint",
+        "sampling",
     ]
     assert core[: len(order)] == order
 
