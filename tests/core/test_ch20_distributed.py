@@ -24,7 +24,7 @@ from course import data_parallel as instruments
 from course.package.checkpoint import python
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.distributed import Ranks, first_reason, gathered, replicate, torchrun_ranks
-from nanogpt.labs.corpora.prepare import prepare
+from nanogpt.labs.corpora.text import prepare_text
 from nanogpt.labs.drills import ddp as drill
 from nanogpt.labs.parallel.agreement import code_hash, refuse_differences
 from nanogpt.labs.parallel.buckets import average_gradients, my_rows, ring_all_reduce
@@ -51,7 +51,7 @@ def shards(tmp_path_factory) -> list:
     folder = tmp_path_factory.mktemp("shards")
     text = write_text(folder / "text.txt")
     BPETokenizer.train(text.read_text(), 280).save(folder / "tokenizer.json")
-    prepare(text, folder / "data", folder / "tokenizer.json", 0.1, 0.0, True)
+    prepare_text(text, folder / "data", folder / "tokenizer.json")
     return open_shards(folder / "data", "train")
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from course import data_parallel as instruments
 from nanogpt.distributed import Ranks, is_lost, process_group, replicate
-from nanogpt.labs.corpora.prepare import prepare
+from nanogpt.labs.corpora.text import prepare_text
 from nanogpt.labs.drills.ddp import fresh
 from nanogpt.labs.parallel.buckets import Buckets, in_buckets
 from nanogpt.tokenizer import BPETokenizer
@@ -38,7 +38,7 @@ def data(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("shards")
     text = write_text(folder / "text.txt")
     BPETokenizer.train(text.read_text(), 280).save(folder / "tokenizer.json")
-    prepare(text, folder / "data", folder / "tokenizer.json", 0.1, 0.0, True)
+    prepare_text(text, folder / "data", folder / "tokenizer.json")
     return str(folder / "data")
 
 

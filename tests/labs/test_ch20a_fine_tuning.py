@@ -14,12 +14,14 @@ from nanogpt import checkpoint, trainer
 from nanogpt.build import ensure_data
 from nanogpt.config import Config, Lora
 from nanogpt.distributed import Ranks
-from nanogpt.labs.evals import hellaswag
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.training import scale_init
 from nanogpt.weights import save_model
+
+for lab in ("labs.tuning.adapters", "labs.tuning.answers", "labs.corpora.mixture"):
+    pytest.importorskip(f"nanogpt.{lab}")  # of chapter 19c, which is optional
 
 pytestmark = [
     pytest.mark.skipif(
@@ -132,6 +134,7 @@ def test_one_rank_that_moves_alone_would_be_seen(folder):
 
 
 def test_of_several_ranks_that_have_copies_one_answers_hellaswag(folder, monkeypatch):
+    hellaswag = pytest.importorskip("nanogpt.labs.evals.hellaswag")  # chapter 18b, optional
     run = trainer.build_run(run_of(folder, set(), "asked"))
     run.config = replace(run.config, eval=replace(run.config.eval, hellaswag_every=1))
     monkeypatch.setattr(hellaswag, "accuracy", lambda *args, **how: {"acc": 0.5, "acc_norm": 0.25})

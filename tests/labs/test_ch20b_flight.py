@@ -20,8 +20,8 @@ from small_run import write_text
 from torch._C import _distributed_c10d
 
 from nanogpt.distributed import Ranks, gathered
-from nanogpt.labs.corpora.prepare import prepare
 from nanogpt.labs.corpora.stories import ensure_corpus
+from nanogpt.labs.corpora.text import prepare_text
 from nanogpt.labs.drills.flight import flight_record, where_they_part
 from nanogpt.tokenizer import BPETokenizer
 
@@ -96,7 +96,7 @@ def stack(pid: int) -> str:
 def test_the_chapters_deadlock_is_seen_from_outside_by_py_spy_and_from_inside_by_the_record(tmp_path):
     write_text(tmp_path / "text.txt")
     BPETokenizer.train((tmp_path / "text.txt").read_text(), 280).save(tmp_path / "tokenizer.json")
-    prepare(tmp_path / "text.txt", tmp_path / "data", tmp_path / "tokenizer.json", 0.1, 0.0, True)
+    prepare_text(tmp_path / "text.txt", tmp_path / "data", tmp_path / "tokenizer.json")
     words = ["--standalone", "--nproc-per-node=2", "-m", "nanogpt", "flight", "alone", "--seconds=4"]
     command = [sys.executable, "-m", "torch.distributed.run", *words]
     env = os.environ | {"NANOGPT_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

@@ -9,7 +9,7 @@ from small_run import write_text
 from torch import nn
 
 from nanogpt.distributed import Ranks
-from nanogpt.labs.corpora.prepare import prepare
+from nanogpt.labs.corpora.text import prepare_text
 from nanogpt.labs.drills import sharding as drill
 from nanogpt.labs.drills.sharding import WAYS, measured
 from nanogpt.labs.parallel.zero import (
@@ -118,7 +118,7 @@ def data(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("shards")
     text = write_text(folder / "text.txt")
     BPETokenizer.train(text.read_text(), 280).save(folder / "tokenizer.json")
-    prepare(text, folder / "data", folder / "tokenizer.json", 0.1, 0.0, True)
+    prepare_text(text, folder / "data", folder / "tokenizer.json")
     return str(folder / "data")
 
 

@@ -17,7 +17,6 @@ from course.local_ranks import fake_ranks, traced
 from nanogpt import cli
 from nanogpt.config import load_config
 from nanogpt.labs.parallel.fsdp import recompute_blocks, shard
-from nanogpt.labs.parallel.tensor import split
 from nanogpt.labs.plan import dryrun, plan
 from nanogpt.labs.plan.budget import (
     CARDS,
@@ -96,7 +95,9 @@ def test_collectives_of_a_real_step_are_the_formulas(way, n, wide):
         else:
             precision = "bf16" if "bf16" in way else "float32"
             model = (
-                split(model, init_device_mesh("cpu", (n,)))
+                pytest.importorskip("nanogpt.labs.parallel.tensor").split(
+                    model, init_device_mesh("cpu", (n,))
+                )
                 if way == "tensor"
                 else shard(model, precision=precision)
             )
@@ -228,7 +229,8 @@ def test_zero_2_sends_its_gradients_after_each_micro_batch_and_zero_1_once():
 @pytest.mark.parametrize("recompute", [False, True])
 def test_recomputing_repeats_the_first_of_a_blocks_sums_in_pytorch_and_both_in_megatron(wide, recompute):
     with fake_ranks(2):
-        model = split(GPT(wide), init_device_mesh("cpu", (2,)))
+        tensor = pytest.importorskip("nanogpt.labs.parallel.tensor")  # chapter 21b, optional
+        model = tensor.split(GPT(wide), init_device_mesh("cpu", (2,)))
         for block in model.transformer.h if recompute else ():
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         calls = traced(model, *torch.zeros(2, 3, 64, dtype=torch.long))

@@ -12,7 +12,7 @@ import pytest
 
 from course.package.cells import exported_cells
 from course.package.imports import imported
-from course.paths import PACKAGE, ROOT, module_path, modules, source_chapters
+from course.paths import PACKAGE, ROOT, TESTS, module_path, modules, source_chapters
 from course.site.chapters import OPTIONAL
 from course.states.released import exporting_cells, owners
 
@@ -62,6 +62,13 @@ def test_a_sitting_of_the_main_road_needs_nothing_that_an_optional_one_wrote_fir
             lines = [line for line in cell.source.split("\n") if not line.startswith(("%", "!"))]
             used |= imported(ast.parse("\n".join(lines)), owners())
     assert not used & own.keys(), f"{chapter} needs {sorted(used & own.keys())}"
+    for test in TESTS.rglob(
+        f"test_ch{chapter}_*.py"
+    ):  # its checkpoint runs them, where no optional sitting may have been
+        used = imported(ast.parse(test.read_text(encoding="utf-8")), owners())
+        assert not used & own.keys(), (
+            f"{test.name} needs {sorted(used & own.keys())}; use pytest.importorskip"
+        )
 
 
 @pytest.mark.parametrize("chapter", sorted(OPTIONAL))
