@@ -908,6 +908,64 @@ except OSError as error:
 
 # %% [markdown]
 r"""
+## Appendix: what adapters change in a dry run
+
+Chapter 17c's `--dry-run` counts a run that trains all weights. For adapters two of its numbers must be corrected, the memory and the time. The functions of this appendix do it. Chapter 19c's runs of adapters use them, and so do the planner's chapters 22 and 22a. Skip them on a first reading.
+
+`adapter_numbers` counts by making the model on the device `meta`, which needs no memory. A rank that a layer cannot have is refused here as well. `of_adapters` corrects the memory and `frozen` the seconds of a step; both leave a run without adapters as it was. A layer's backward pass consists of two products of equal size: one gives the gradient
+of the input, the other the gradient of the weight. The second is left out. In the first block `qkv` needs neither, since nothing before it is trained.
+"""
+
+
+# %%
+#| export labs.plan.dryrun
+from nanogpt.config import Config
+from nanogpt.model import GPTConfig, num_params
+
+
+def adapter_numbers(shape: GPTConfig, config: Config) -> int:
+    """How many numbers the adapters of a run have; 0 if it has none. ValueError for adapters that cannot be."""
+    lora = config.lora
+    if not lora.rank:
+        return 0
+    with torch.device("meta"):
+        model = add_lora(GPT(shape), lora.rank, lora.alpha, lora.targets)
+    return sum(p.numel() for p in lora_parameters(model).values())
+
+
+# %%
+#| export labs.plan.dryrun
+def of_adapters(held: dict[str, float], shape: GPTConfig, config: Config) -> dict[str, float]:
+    """Bytes by category, of all weights, corrected for a run that trains adapters alone: they have the gradients and averages."""
+    numbers, P = adapter_numbers(shape, config), num_params(shape)
+    if not numbers:
+        return held
+    states = [name for name in ("gradients", "optimizer", "moments", "masters") if name in held]
+    few = {name: held[name] * numbers / P for name in states}
+    return held | few | {"parameters": held["parameters"] * (P + numbers) / P}
+
+
+def frozen(parts: dict[tuple, float], shape: GPTConfig, config: Config) -> dict[tuple, float]:
+    """Seconds by part and phase, corrected for frozen matrices: they need no gradient, and no update."""
+    numbers, L = adapter_numbers(shape, config), shape.n_layer
+    if not numbers:
+        return parts
+    shares = {("qkv", "backward"): (L - 1) / (2 * L), ("embedding", "backward"): 0.0}
+    shares |= {(part, "backward"): 0.5 for part in ("proj", "mlp", "head")}
+    shares["optimizer", "update"] = numbers / num_params(shape)
+    return {key: seconds * shares.get(key, 1.0) for key, seconds in parts.items()}
+
+
+# %%
+from nanogpt.config import load_config
+
+adapting = load_config("tiny", ["lora.rank=4", "init_from=a"])
+print(
+    f"{adapter_numbers(base.config, adapting):,} numbers are trained instead of {num_params(base.config):,}"
+)
+
+# %% [markdown]
+r"""
 ## Checkpoint
 
 Exports `labs/tuning/lora.py` and the grown `load`, imports them in a fresh process and runs the chapter's tests.

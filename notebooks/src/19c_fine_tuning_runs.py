@@ -701,57 +701,26 @@ That is all. Each key has a lab of a few functions, and the three work together,
 r"""
 ## Appendix: the dry run of adapters and mixtures
 
-`adapter_numbers` counts by making the model on the device `meta`, which needs no memory. A rank that a layer cannot have is refused here as well. `of_adapters` corrects the memory and `frozen` the seconds of a step; both leave a run without adapters as it was. A layer's backward pass consists of two products of equal size: one gives the gradient
-of the input, the other the gradient of the weight. The second is left out. In the first block `qkv` needs neither, since nothing before it is trained.
+Chapter 19's appendix has `of_adapters`, which corrects the memory of a run that trains adapters alone, and `frozen`, which corrects the seconds of its step. Here is the memory of one micro-batch, with all weights and with adapters:
 """
 
 # %%
 from nanogpt import optim
-from nanogpt.labs.plan.dryrun import measure_roofline, say_time, shape_of, step_seconds
+from nanogpt.labs.plan.dryrun import (
+    adapter_numbers,
+    frozen,
+    measure_roofline,
+    of_adapters,
+    say_time,
+    shape_of,
+)
+from nanogpt.labs.plan.dryrun import step_seconds
 from nanogpt.labs.roofline.memory import memory_by_category
 from nanogpt.labs.roofline.work import predict_step
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.precision import READS, LossScaler
 from nanogpt.labs.roofline.clock import Roofline, timings
 from nanogpt.training import train_step
-
-
-# %%
-#| export labs.plan.dryrun
-from nanogpt.labs.tuning.lora import add_lora, lora_parameters
-
-
-def adapter_numbers(shape: GPTConfig, config: Config) -> int:
-    """How many numbers the adapters of a run have; 0 if it has none. ValueError for adapters that cannot be."""
-    lora = config.lora
-    if not lora.rank:
-        return 0
-    with torch.device("meta"):
-        model = add_lora(GPT(shape), lora.rank, lora.alpha, lora.targets)
-    return sum(p.numel() for p in lora_parameters(model).values())
-
-
-# %%
-#| export labs.plan.dryrun
-def of_adapters(held: dict[str, float], shape: GPTConfig, config: Config) -> dict[str, float]:
-    """Bytes by category, of all weights, corrected for a run that trains adapters alone: they have the gradients and averages."""
-    numbers, P = adapter_numbers(shape, config), num_params(shape)
-    if not numbers:
-        return held
-    states = [name for name in ("gradients", "optimizer", "moments", "masters") if name in held]
-    few = {name: held[name] * numbers / P for name in states}
-    return held | few | {"parameters": held["parameters"] * (P + numbers) / P}
-
-
-def frozen(parts: dict[tuple, float], shape: GPTConfig, config: Config) -> dict[tuple, float]:
-    """Seconds by part and phase, corrected for frozen matrices: they need no gradient, and no update."""
-    numbers, L = adapter_numbers(shape, config), shape.n_layer
-    if not numbers:
-        return parts
-    shares = {("qkv", "backward"): (L - 1) / (2 * L), ("embedding", "backward"): 0.0}
-    shares |= {(part, "backward"): 0.5 for part in ("proj", "mlp", "head")}
-    shares["optimizer", "update"] = numbers / num_params(shape)
-    return {key: seconds * shares.get(key, 1.0) for key, seconds in parts.items()}
 
 
 # %%

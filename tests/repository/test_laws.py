@@ -12,9 +12,10 @@ import pytest
 
 from course.package.cells import exported_cells
 from course.package.imports import imported
-from course.paths import PACKAGE, ROOT, TESTS, module_path, modules, source_chapters
+from course.paths import PACKAGE, ROOT, TESTS, module_path, modules, source_chapters, source_path
 from course.site.chapters import OPTIONAL
 from course.states.released import exporting_cells, owners
+from course.testing.needs import all_needed, makers
 
 CORE = [name for name in modules() if "." not in name]
 LINES = 3800
@@ -62,13 +63,14 @@ def test_a_sitting_of_the_main_road_needs_nothing_that_an_optional_one_wrote_fir
             lines = [line for line in cell.source.split("\n") if not line.startswith(("%", "!"))]
             used |= imported(ast.parse("\n".join(lines)), owners())
     assert not used & own.keys(), f"{chapter} needs {sorted(used & own.keys())}"
-    for test in TESTS.rglob(
-        f"test_ch{chapter}_*.py"
-    ):  # its checkpoint runs them, where no optional sitting may have been
-        used = imported(ast.parse(test.read_text(encoding="utf-8")), owners())
-        assert not used & own.keys(), (
-            f"{test.name} needs {sorted(used & own.keys())}; use pytest.importorskip"
+    # its tests as well, which its checkpoint runs, and single names, since an optional sitting may add to another's module
+    for file in (source_path(chapter), *TESTS.rglob(f"test_ch{chapter}_*.py")):
+        used = (
+            imported(ast.parse(file.read_text(encoding="utf-8")), owners()) if file.suffix == ".py" else set()
         )
+        used |= {name for name in all_needed(file) if name not in owners() and makers()[name] in OPTIONAL}
+        late = {name for name in used if name not in owners() or name in own}
+        assert not late, f"{file.name} needs {sorted(late)}; a test can use pytest.importorskip"
 
 
 @pytest.mark.parametrize("chapter", sorted(OPTIONAL))

@@ -1,7 +1,8 @@
 """What a run would take: parameters, memory, epochs, time.
 
 Exported from notebooks/17c_config.ipynb, grown by notebooks/17d_assembly.ipynb,
-notebooks/19c_fine_tuning_runs.ipynb, notebooks/22_planner.ipynb and notebooks/22a_time_and_cost.ipynb.
+notebooks/19_fine_tuning.ipynb, notebooks/19c_fine_tuning_runs.ipynb, notebooks/22_planner.ipynb and
+notebooks/22a_time_and_cost.ipynb.
 """
 
 from dataclasses import replace
