@@ -687,7 +687,7 @@ consists of.
 ## Checkpoint
 
 The clock, the roofline and the data sheets are instruments, so they go into `nanogpt/labs/roofline`. A training run needs
-`synchronize`, `step_flops` and `mfu`, and these go into `device.py` and `model.py`.
+`synchronize`, `matmul_formats`, `step_flops` and `mfu`, and these go into `device.py` and `model.py`.
 """
 
 # %% tags=["nbval-ignore-output"]

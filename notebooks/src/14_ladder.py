@@ -128,7 +128,7 @@ as large as the parameters. `fused=True` does the whole update in one pass (chap
 optimizer is chapter 10b's `MasterAdamW`, which keeps float32 masters, and which `torch.compile` can fuse into one pass.
 
 This function goes into the module where a training run takes its optimizer from, so that the ladder measures the optimizer
-that a run gets. Chapter 15 will let it treat matrices and biases differently. `MasterAdamW` is a lab, in `nanogpt/labs`. A run of another
+that a run gets. Chapter 15 will let it treat matrices and biases differently. `MasterAdamW` is in a lab, `labs/ladder/masters.py`. A run of another
 precision does not need it, so the function imports it by its name, and only when the word is `bf16-masters`.
 """
 

@@ -929,7 +929,7 @@ r"""
 ## Appendix: the command line
 
 Each command is a module with two functions: `parser()` says which options it has, and `run(args)` does the work. `python -m nanogpt NAME` finds the module in a table. A module is imported only when its command is
-given, so that help needs no PyTorch. The table names all commands of the course, and the help lists those that are already written. `train` comes in 17e.
+given, so that help needs no PyTorch. The table names all commands of the course, and the help lists them with their chapters. One that is not written yet says so when it is called; `train` comes in 17e.
 
 All commands end in the same way, so that a script can rely on the exit code: 0 when all went well, 2 after one line that says what is wrong. A command may use 1 for an end that is no error: `plan` if the run does not fit (chapter 22), `train` if the run stopped early (17e).
 """

@@ -968,7 +968,7 @@ print(
 r"""
 ## Checkpoint
 
-Exports `labs/tuning/lora.py` and the grown `load`, imports them in a fresh process and runs the chapter's tests.
+Exports `labs/tuning/lora.py`, three functions of `labs/plan/dryrun.py` and the grown `load`, imports them in a fresh process and runs the chapter's tests.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -893,7 +893,7 @@ def gathered(ranks: Ranks, thing) -> list:
 
 # %% [markdown]
 r"""
-*The roll call* is a lab, which a rank loads only when a collective has failed. A thread asks, because behind a cut cable the store itself never answers.
+*The roll call* is in a lab. A thread asks, because behind a cut cable the store itself never answers.
 """
 
 
@@ -1070,7 +1070,7 @@ def open_group(ranks: Ranks, seconds: float):
 # %% [markdown]
 r"""
 A rank that starts with another configuration, other data or yesterday's code on its disk computes happily, and the average of two different programs is a loss like any other. So the trainer of
-chapter 20b compares hashes at the start. Nor may a rank stop alone because a signal reached it: after each step, all ranks ask each other for a reason to stop.
+chapter 20a compares hashes at the start. Nor may a rank stop alone because a signal reached it: after each step, all ranks ask each other for a reason to stop.
 """
 
 

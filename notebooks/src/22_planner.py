@@ -798,7 +798,7 @@ The bar below each table is the card, and the line under it says which letter is
 r"""
 ## Appendix: the dry run, again
 
-Chapter 17c's `--dry-run` printed the memory of a run as if everything were in float32, and it left out the two tables of the loss. For GPT-2 small with 16 rows it printed 15.1 GB, while the list above gives 21.6 GB. Now that we have the list, the dry run can use it, in the run's own precision and layout. `planned` makes the planner's `Step` of a configuration. (`of_adapters` of chapter 19c corrects the list if adapters alone are trained.) With
+Chapter 17c's `--dry-run` printed the memory of a run as if everything were in float32, and it left out the two tables of the loss. For GPT-2 small with 16 rows it printed 15.1 GB, while the list above gives 21.6 GB. Now that we have the list, the dry run can use it, in the run's own precision and layout. `planned` makes the planner's `Step` of a configuration. (`of_adapters` of chapter 19 corrects the list if adapters alone are trained.) With
 `parallel.recompute` (chapter 21d), a block's activations exist for one block at a time.
 """
 

@@ -814,7 +814,7 @@ r"""
 ## The dry run's time
 
 Chapter 17c's `--dry-run` prints two times of a step: a lower bound by the roofline, and a measurement. Both forget `parallel.recompute` (chapter 21d), with which each block is computed a second time. Now we can count these FLOPs, so the bound grows by them, and
-the measured model recomputes its blocks as well. (`frozen` and `add_lora` are for a run with adapters, chapter 19c.) `planned` of chapter 22 makes the planner's `Step` of a configuration, so the dry run and the command `plan` count the same FLOPs.
+the measured model recomputes its blocks as well. (`frozen` and `add_lora` of chapter 19 are for a run with adapters.) `planned` of chapter 22 makes the planner's `Step` of a configuration, so the dry run and the command `plan` count the same FLOPs.
 """
 
 # %%
