@@ -16,8 +16,11 @@ COMMANDS = {
     "compare": ("nanogpt.labs.long_run.compare", "where two runs part, and by how much (chapter 17f)"),
     "train": ("nanogpt.trainer", "a run from a YAML file, started or gone on with (chapter 17e)"),
     "sample": ("nanogpt.sampling", "continue a prompt with a trained model (chapter 08)"),
-    "ladder": ("nanogpt.labs.ladder.ladder", "every speed-up on this machine, one on the other (chapter 14)"),
-    "plan": ("nanogpt.labs.plan.plan", "memory, messages, time and cost of a run, by formula (chapter 22)"),
+    "ladder": (
+        "nanogpt.labs.ladder.ladder",
+        "every speed-up on this machine, one on the other (chapter 14b)",
+    ),
+    "plan": ("nanogpt.labs.plan.plan", "memory, messages, time and cost of a run by formula (chapter 22a)"),
     "eval": ("nanogpt.labs.evals.command", "how good a checkpoint is, by several measures (chapter 18b)"),
     "drill": ("nanogpt.labs.drills.ddp", "what several processes do together, under torchrun (chapter 20)"),
     "flight": ("nanogpt.labs.drills.flight", "what each rank of a deadlock waits for (chapter 20b)"),

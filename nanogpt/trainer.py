@@ -29,14 +29,7 @@ import yaml
 
 import nanogpt
 from nanogpt import optim
-from nanogpt.build import (
-    build_model,
-    build_optimizer,
-    ensure_data,
-    find_tokenizer,
-    hold_out,
-    open_stream,
-)
+from nanogpt.build import build_model, build_optimizer, ensure_data, find_tokenizer, hold_out, open_stream
 from nanogpt.checkpoint import (
     is_in_parts,
     latest,

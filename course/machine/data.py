@@ -42,7 +42,7 @@ FILES = {
 FINEWEB, SAMPLE, SAMPLE_TOKENS = "HuggingFaceFW/fineweb-edu", "sample/10BT", 10_000_000_000
 OFFLINE = (
     "The course does not need it: without a network every chapter runs on the embedded stories, "
-    "which chapter 02 makes (data/built/stories)."
+    "which chapter 03 makes (data/built/stories)."
 )
 HELP = f"""Downloads real text into data/downloads.
 

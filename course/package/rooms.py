@@ -6,20 +6,20 @@ from pathlib import Path, PurePosixPath
 from course.files import write_atomically
 
 ROOMS = {
-    "labs": "What chapters build to study, to measure or to go further; a folder a topic. The core loads one by its name, where a key, a command or several processes ask for it.",
-    "labs.corpora": "Real text of any size: sources, parallel and resumable preparing, cleaning, mixtures.",
+    "labs": "What chapters build to study, to measure or to go further; a folder a topic. The core imports none at its head, and loads one by its name where it is asked for.",
+    "labs.corpora": "What writes shards: the stories and their floor, real text of any size, cleaning, mixtures.",
     "labs.drills": "What the chapters let several processes do, to be measured.",
     "labs.evals": "What a trained model knows: the floor and the excess over it, stories' questions, HellaSwag.",
-    "labs.formats": "Files of others: llm.c, Megatron-LM, SentencePiece.",
+    "labs.formats": "Files of others: transformers, llm.c, Megatron-LM, SentencePiece.",
     "labs.kernels": "Attention and losses by hand, and as Triton kernels.",
     "labs.ladder": "Every speed-up, predicted and measured, one on the other.",
     "labs.llama": "Llama and Qwen3: GPT-2 with six changes.",
     "labs.long_run": "What looks after a run at night.",
-    "labs.parallel": "One model on many devices, by hand: buckets, ZeRO, tensor, context and pipeline parallelism.",
+    "labs.parallel": "One model on many devices: buckets, ZeRO, FSDP2, tensor, context and pipeline parallelism; ranks that differ or are lost.",
     "labs.plan": "What a run will need and reach before it is started: memory, time, money, loss.",
-    "labs.roofline": "What a training step must compute, move and keep: predicted, and measured.",
+    "labs.roofline": "A clock, what a device can do at most, and what a training step must compute, move and keep.",
     "labs.speedrun": "The same loss in less time.",
-    "labs.tuning": "Learning from answers and rewards.",
+    "labs.tuning": "Adapters (LoRA), and learning from answers and rewards.",
 }
 
 

@@ -626,7 +626,7 @@ print(given)
 r"""
 ## Appendix: finding a file, changing it, and an error in one line
 
-Three functions of plumbing; you may go on with "Eleven mistakes". `read_yaml` finds a file. The course has six configurations in the folder `nanogpt/configs/`, and they can be named without path and ending, from any folder.
+Three functions of plumbing; you may go on with "Ten mistakes". `read_yaml` finds a file. The course has six configurations in the folder `nanogpt/configs/`, and they can be named without path and ending, from any folder.
 
 `given_keys` applies the changes of the command line to what the file says. The value of a change is read as YAML, so `6e-4` is a number here as well. There is one exception: if the key wants a text, the value is taken as it is, so that a prompt may contain a colon.
 
@@ -717,7 +717,7 @@ def complaint(error: ValidationError, given: dict, known: Collection[str]) -> tu
 
 # %% [markdown]
 r"""
-## Eleven mistakes
+## Ten mistakes
 
 Now everything is there. `load_config` reads a run: it finds the file, applies the changes, and lets pydantic check the result. If something is wrong, it raises an error of one line, which begins with the place: the file, or the command line.
 `config_dict` goes the other way, for the copy in the checkpoint.

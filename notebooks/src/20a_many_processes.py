@@ -91,8 +91,6 @@ from nanogpt.shards import document_starts
 
 # %%
 #| export
-import hashlib
-import json
 import math
 import os
 import signal
@@ -104,13 +102,11 @@ from pathlib import Path
 
 import torch
 
-from nanogpt.build import new_shape
-from nanogpt.config import Config, config_dict, hook, hooks
+from nanogpt.config import Config, hook, hooks
 from nanogpt.data import BatchStream
 from nanogpt.distributed import Ranks, first_reason, gathered, process_group
 from nanogpt.distributed import replicate, torchrun_ranks
 from nanogpt.files import alone_in
-from nanogpt.model import num_params
 
 
 # %%

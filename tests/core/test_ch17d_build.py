@@ -110,6 +110,7 @@ def test_a_folder_and_a_large_text_make_the_same_shards(tmp_path, monkeypatch):
         {"run_seed": 1},
         {"optim_lr": 1e-3},
         {"train_dtype": "bf16"},
+        {"eval_tokens": 77},  # losses on another text would compete for the best
     ],
 )
 def test_what_makes_it_another_run_is_refused_in_one_line(config, change):
@@ -179,6 +180,12 @@ def test_init_from_of_another_vocabulary_is_refused(config, tmp_path):
         ValueError, match=r"shards was made with tokenizer .*init_from=.* learned .*; set data.tok"
     ):
         build_run(replace(config(**there), init_from=str(checkpoint.latest(first.folder))))
+
+
+def test_a_bias_that_init_from_does_not_have_is_refused_as_well(config):
+    first = checkpoint.latest(saved(config()).folder)
+    with pytest.raises(ValueError, match=r"has bias=True; leave out model\.bias=False"):
+        build_run(replace(config(model_bias=False), init_from=str(first)))
 
 
 @pytest.mark.parametrize("key, value", [("n_layer", 2), ("n_head", 4), ("n_embd", 32)])

@@ -65,9 +65,7 @@ def test_a_sitting_of_the_main_road_needs_nothing_that_an_optional_one_wrote_fir
     assert not used & own.keys(), f"{chapter} needs {sorted(used & own.keys())}"
     # its tests as well, which its checkpoint runs, and single names, since an optional sitting may add to another's module
     for file in (source_path(chapter), *TESTS.rglob(f"test_ch{chapter}_*.py")):
-        used = (
-            imported(ast.parse(file.read_text(encoding="utf-8")), owners()) if file.suffix == ".py" else set()
-        )
+        used = imported(ast.parse(file.read_text(encoding="utf-8")), owners())
         used |= {name for name in all_needed(file) if name not in owners() and makers()[name] in OPTIONAL}
         late = {name for name in used if name not in owners() or name in own}
         assert not late, f"{file.name} needs {sorted(late)}; a test can use pytest.importorskip"

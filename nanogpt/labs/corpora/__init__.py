@@ -1,1 +1,1 @@
-"""Real text of any size: sources, parallel and resumable preparing, cleaning, mixtures."""
+"""What writes shards: the stories and their floor, real text of any size, cleaning, mixtures."""

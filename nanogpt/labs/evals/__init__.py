@@ -1,1 +1,1 @@
-"""What a trained model knows: excess over the floor, stories' questions, HellaSwag."""
+"""What a trained model knows: the floor and the excess over it, stories' questions, HellaSwag."""

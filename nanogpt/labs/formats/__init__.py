@@ -1,1 +1,1 @@
-"""Files of others: llm.c, Megatron-LM, SentencePiece."""
+"""Files of others: transformers, llm.c, Megatron-LM, SentencePiece."""

@@ -1,1 +1,1 @@
-"""One model on many devices, by hand: buckets, ZeRO, tensor, context and pipeline parallelism."""
+"""One model on many devices: buckets, ZeRO, FSDP2, tensor, context and pipeline parallelism; ranks that differ or are lost."""

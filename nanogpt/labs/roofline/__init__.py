@@ -1,1 +1,1 @@
-"""What a training step must compute, move and keep: predicted, and measured."""
+"""A clock, what a device can do at most, and what a training step must compute, move and keep."""

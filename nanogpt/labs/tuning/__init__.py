@@ -1,1 +1,1 @@
-"""Learning from answers and rewards."""
+"""Adapters (LoRA), and learning from answers and rewards."""
