@@ -82,8 +82,12 @@ def checkpoint(chapter: str) -> None:
         raise CourseError(plainly(error)) from None
 
 
-def show(fig, alt: str, handle=None) -> None:
-    """Display a figure as a small PNG with alternative text, in place of what `handle` showed if given, and close it."""
+def show(fig, alt: str | None = None, handle=None) -> None:
+    """Display a figure as a small PNG with alternative text, in place of what `handle` showed if given, and close it.
+
+    alt: by default the figure's own label.
+    """
+    alt = alt or fig.get_label()
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png")
     plt.close(fig)

@@ -24,11 +24,16 @@ ARROWS = [  # from, to, what flows, where the word stands above the arrow
     ("04 attention\n05 GPT", "08 sampling", "scores", -0.26),
 ]
 WIDTH, HEIGHT = 1.15, 0.72
+MAP = (
+    "The path of the course: text becomes ids (01), ids become batches (03), a model (04 and 05) gives scores for every "
+    "next token; their loss trains it (07), and a draw from the scores continues the text (08). Below the path are GPT-2's "
+    "published weights (06), speed (09 to 14), a real run (15 to 19), many processes (20 and 21) and planning (22)."
+)
 
 
 def course_map():
     """The path of the course as boxes and arrows."""
-    fig, ax = plt.subplots(figsize=(7.4, 2.9))
+    fig, ax = plt.subplots(figsize=(7.4, 2.9), label=MAP)
     for label, (x, y, colour) in BOXES.items():
         ax.add_patch(plt.Rectangle((x, y - HEIGHT / 2), WIDTH, HEIGHT, fc=colour, ec="gray"))
         ax.text(x + WIDTH / 2, y, label, ha="center", va="center", fontsize=8)
@@ -46,26 +51,33 @@ def course_map():
     return fig
 
 
-def first_run(record):
-    """The training losses of chapter 07's run, as recorded, on their way down to the floor."""
-    fig, ax = plt.subplots(figsize=(6.5, 3.2))
-    steps = [i * record["steps"] / len(record["losses"]) for i in range(len(record["losses"]))]
-    ax.plot(steps, record["losses"], label="the model's loss while it trains")
-    ax.axhline(record["floor"], color="C3", ls="--", label="the floor: no model can do better on average")
+def first_run(losses, floor):
+    """The training loss at each step, and the floor as a dashed line."""
+    says = f"The training loss falls from {losses[0]:.0f} nats a token quickly, then slowly towards a dashed line, the floor."
+    fig, ax = plt.subplots(figsize=(6.5, 3.2), label=says)
+    ax.plot(range(1, len(losses) + 1), losses, lw=1, label="the model's loss while it trains")
+    ax.axhline(floor, color="C3", ls="--", label="the floor: no model can do better on average")
     ax.set(xlabel="training step", ylabel="loss (nats a token)", ylim=(0, None))
     ax.legend()
     return fig
 
 
-def ladder(recorded):
-    """Milliseconds of one training step of GPT-2 124M after each change of part III, as recorded."""
-    names = [rung["name"] for rung in recorded["rungs"]]
-    ms = [rung["ms"] for rung in recorded["rungs"]]
-    fig, ax = plt.subplots(figsize=(6.5, 2.8))
-    ax.barh(names, ms, color=BLUE, ec="gray")
-    for row, value in enumerate(ms):
-        ax.text(value + 15, row, f"{value:,.0f}", va="center", fontsize=8)
-    ax.set(xlabel="milliseconds for one training step", xlim=(0, 1.1 * max(ms)))
-    ax.invert_yaxis()
-    ax.grid(visible=False, axis="y")
+def ladders(records):
+    """Milliseconds of one training step of GPT-2 124M after each change of part III; records: title -> as recorded."""
+    says = []
+    fig, axes = plt.subplots(1, len(records), figsize=(7.4, 2.6))
+    for ax, (title, recorded) in zip(axes, records.items()):
+        names = [rung["name"] for rung in recorded["rungs"]]
+        ms = [rung["ms"] for rung in recorded["rungs"]]
+        ax.barh(names, ms, color=BLUE, ec="gray")
+        for row, value in enumerate(ms):
+            ax.text(value + 0.015 * max(ms), row, f"{value:,.0f}", va="center", fontsize=8)
+        ax.set(title=title, xlabel="milliseconds a step", xlim=(0, 1.15 * max(ms)))
+        ax.tick_params(labelsize=8)
+        ax.title.set_fontsize(9)
+        ax.invert_yaxis()
+        ax.grid(visible=False, axis="y")
+        says.append(f"{title}: from {ms[0]:,.0f} ms in float32 to {ms[-1]:,.0f} at the end")
+    fig.tight_layout()
+    fig.set_label(f"Bars of the time of one training step after each change. {'; '.join(says)}.")
     return fig

@@ -71,11 +71,13 @@ def shared_memory(gpus: int, folder: Path = Path("/dev/shm")) -> Iterator[Findin
 def device() -> Iterator[Finding]:
     import torch
 
-    from nanogpt.device import pick_device, pick_scale
+    from nanogpt import device as module
 
     try:
-        chosen = pick_device()
-        scale = pick_scale(chosen)
+        chosen = module.pick_device()
+        scale = ""
+        if hasattr(module, "pick_scale"):  # chapter 07's: a growing package may not have it yet
+            scale = f", scale {module.pick_scale(chosen)}"
     except ValueError as error:
         variable = "NANOGPT_SCALE" if "NANOGPT_SCALE" in str(error) else "NANOGPT_DEVICE"
         yield Finding(RED, "device", str(error), f"unset {variable}")
@@ -86,15 +88,13 @@ def device() -> Iterator[Finding]:
         yield Finding(
             GREEN,
             "device",
-            f"{chosen}, scale {scale}" + ("" if chosen.type == "mps" else "; no GPU is needed"),
+            f"{chosen}{scale}" + ("" if chosen.type == "mps" else "; no GPU is needed"),
         )
         return
     name = torch.cuda.get_device_name(chosen)
     capability = ".".join(map(str, torch.cuda.get_device_capability(chosen)))
     memory = torch.cuda.get_device_properties(chosen).total_memory / 2**30
-    yield Finding(
-        GREEN, "device", f"{name}, {memory:.0f} GiB, compute capability {capability}, scale {scale}"
-    )
+    yield Finding(GREEN, "device", f"{name}, {memory:.0f} GiB, compute capability {capability}{scale}")
     yield Finding(GREEN, "GPU driver", f"{driver()}, PyTorch built for CUDA {torch.version.cuda}")
     from nanogpt.labs.roofline.sheets import peak_of
 

@@ -28,7 +28,7 @@ from course.figures import training as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.stand_in import without_mask
 from nanogpt.data import DocumentStream
-from nanogpt.device import pick_device, pick_scale
+from nanogpt.device import pick_device
 from nanogpt.labs.evals.floor import floor_per_token, readings
 from nanogpt.model import GPTConfig, num_params
 from nanogpt.shards import document_starts, open_shards, read_shard
@@ -47,6 +47,32 @@ from nanogpt.model import GPT
 
 # %% [markdown]
 r"""
+A laptop and a GPU in a data centre run the same notebooks, but not at the same size. A chapter that trains keeps its sizes in a small table,
+with one entry for each *scale*: `ci` is for automatic tests, `laptop` for a processor or an Apple GPU, and `gpu` for a CUDA device.
+The device decides which entry is used, unless you set the variable `NANOGPT_SCALE`.
+"""
+
+
+# %%
+#| export device
+#| blank pick_scale: the variable first, then the device; refuse a word that is not in SCALES
+import os
+
+import torch
+
+SCALES = ("ci", "laptop", "gpu")
+
+
+def pick_scale(device: torch.device) -> str:
+    """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere."""
+    scale = os.environ.get("NANOGPT_SCALE") or ("gpu" if device.type == "cuda" else "laptop")
+    if scale not in SCALES:
+        raise ValueError(f"NANOGPT_SCALE is {scale!r}; it must be one of {', '.join(SCALES)}")
+    return scale
+
+
+# %% [markdown]
+r"""
 All sizes are set here. Change them: everything below follows. A row of `block_size` tokens must have room for a complete story.
 """
 
@@ -62,6 +88,62 @@ config, B, steps, lr = {
 }[pick_scale(device)]
 T = config.block_size
 print(f"{steps} steps of {B} rows of {T} tokens, at a rate of {lr:g}")
+
+# %% [markdown]
+r"""
+## The same random numbers again
+
+A model begins with random weights, reads its text in random order, and draws the tokens that it writes. To repeat an experiment, you need the
+same random numbers again. A *seed* sets the generator of random numbers to a fixed state. PyTorch has one global generator, which all code
+shares. So an experiment gets a generator of its own, which is passed to every function that draws numbers for it:
+"""
+
+
+# %%
+#| export device
+#| blank seed_everything: seed PyTorch itself, then return a new generator with the same seed
+def seed_everything(seed: int) -> torch.Generator:
+    """Seed PyTorch's global generators, and return a CPU generator of its own with the same seed.
+
+    Pass the returned one to what draws random numbers: then no other cell can disturb it. Both begin with the same
+    numbers, so two things that must be independent are drawn from one of them, not one from each.
+    """
+    torch.manual_seed(seed)  # also seeds every CUDA and MPS device
+    return torch.Generator().manual_seed(seed)
+
+
+# %% [markdown]
+r"""
+*Predict.* A run draws two batches. Another run with the same seed also looks at a sample in between, which it draws from the global generator.
+We compare their second batches twice: first the batches come from the global generator, then from a generator of their own. In how many of these
+two cases does the second batch stay the same?
+"""
+
+# %%
+predict("07.0", "cases in which the second batch stays the same", guess=None)
+
+
+# %%
+def second_batch(own: bool, disturb: bool) -> Tensor:
+    generator = seed_everything(SEED)
+    source = generator if own else None  # None: PyTorch uses its global generator
+    torch.randn(4, generator=source)  # the first batch
+    if disturb:
+        torch.rand(1)  # a look at a sample, from the global generator
+    return torch.randn(4, generator=source)
+
+
+same = {}
+for name, own in (("the global generator", False), ("a generator of its own", True)):
+    same[name] = torch.equal(second_batch(own, disturb=False), second_batch(own, disturb=True))
+    print(f"{name}: the second batch stays the same: {same[name]}")
+answer("07.0", sum(same.values()))
+
+# %% [markdown]
+r"""
+One. The look at a sample changed the state of the global generator, and with it everything that came after. It could not change a generator
+that it was not given.
+"""
 
 # %% [markdown]
 r"""

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from nanogpt.device import device_names, pick_device, pick_scale, seed_everything
+from nanogpt.device import device_names, pick_device
 
 CPU = torch.device("cpu")
 
@@ -28,29 +28,3 @@ def test_a_number_that_no_gpu_has_is_one_clear_error(monkeypatch):
     assert pick_device() == pick_device("cuda") == torch.device("cuda"), "the best one first"
     assert pick_device("cuda:1") == torch.device("cuda", 1)
     assert device_names() == ["cuda", "cuda:0", "cuda:1", *device_names()[3:]] and device_names()[-1] == "cpu"
-
-
-def test_scale_follows_the_device_unless_told(monkeypatch):
-    monkeypatch.delenv("NANOGPT_SCALE", raising=False)
-    assert pick_scale(CPU) == "laptop"
-    assert pick_scale(torch.device("cuda")) == "gpu"
-    monkeypatch.setenv("NANOGPT_SCALE", "ci")
-    assert pick_scale(CPU) == "ci"
-    monkeypatch.setenv("NANOGPT_SCALE", "huge")
-    with pytest.raises(ValueError, match="'huge'"):
-        pick_scale(CPU)
-
-
-def test_a_generator_of_ones_own_cannot_be_disturbed():
-    generator = seed_everything(7)
-    undisturbed = torch.randn(5, generator=torch.Generator().manual_seed(7))
-    torch.randn(100)
-    assert torch.equal(torch.randn(5, generator=generator), undisturbed)
-    seed_everything(7)
-    assert torch.equal(torch.randn(5), undisturbed), "the global generator is seeded as well"
-
-
-def test_the_two_streams_of_a_seed_are_equal():
-    """The docstring warns of it; whoever changes one of them must change the warning, and every committed number."""
-    own = seed_everything(7)
-    assert torch.equal(torch.randn(5, generator=own), torch.randn(5))
