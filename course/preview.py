@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+import textwrap
 
 from course.paths import BUILT, PACKAGE, module_path, source_chapters
 from course.states.released import owners, released
@@ -23,6 +24,11 @@ def borrow_finished_package() -> None:
     shutil.rmtree(FINISHED, ignore_errors=True)
     new_package(FINISHED / PACKAGE.name, released(source_chapters()))
     sys.path.insert(0, str(FINISHED))
+
+
+def wrapped(text: str) -> str:
+    """The text in lines of 100 characters, with � for what cannot be printed: an untrained model draws such characters, too."""
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in textwrap.fill(text, 100))
 
 
 def shares_of_words(texts: dict[int, str]) -> dict[int, float]:

@@ -48,12 +48,11 @@ You need not read the cell now. Read what it prints: one of the stories.
 
 # %%
 import json
-import textwrap
 from pathlib import Path
 
 import torch
 
-from course.preview import borrow_finished_package, shares_of_words
+from course.preview import borrow_finished_package, shares_of_words, wrapped
 
 borrow_finished_package()
 from nanogpt import GPT, BPETokenizer, GPTConfig
@@ -71,7 +70,7 @@ stream = DocumentStream(open_shards(folder, "train"), B=4, T=128)
 config = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=8, n_embd=128)
 model = scale_init(GPT(config, generator=torch.Generator().manual_seed(0)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-print(textwrap.fill(next(stories(1)).text, 100))
+print(wrapped(next(stories(1)).text))
 
 # %% [markdown]
 r"""
@@ -84,7 +83,7 @@ written, losses = {}, []
 
 def write(step):
     written[step] = complete(model, tokenizer, OPENING, 80)
-    print(f"after {step} steps:\n{textwrap.fill(OPENING + written[step], 100)}\n")
+    print(f"after {step} steps:\n{wrapped(OPENING + written[step])}\n")
 
 
 write(0)

@@ -143,6 +143,10 @@ answer("07.0", sum(same.values()))
 r"""
 One. The look at a sample changed the state of the global generator, and with it everything that came after. It could not change a generator
 that it was not given.
+
+*Try it.* Let `second_batch` draw its disturbance from the generator of the run, `torch.rand(1, generator=source)`: now the second batch changes in
+both cases. Then draw three numbers from `seed_everything(7)` and three from the global generator. They are equal, so a model's weights and its
+data must not come one from each.
 """
 
 # %% [markdown]
