@@ -9,15 +9,15 @@ GPT-2 is a *language model*. It reads a text and says, for each possible next pi
 Training shows the model a lot of text and each time makes the piece that really came next a little more likely. To
 write a text, we draw the next piece from the model's probabilities, add it to the text, and ask the model again.
 
-Let us train one, now and on your machine. Click into a cell and press Shift+Enter to run it, then go on to the next one.
-The first cell of each notebook prepares Google Colab; on your own machine it does almost nothing.
+Let us train one, now and on your machine. Press Shift+Enter to run a cell and go on to the next one. The first cell of each
+notebook prepares Google Colab; on your own machine it does almost nothing.
 
 ## Your first model
 
 The model will read short stories: who meets whom and where, who owns how many things, and what happens to these things.
-You write how a story begins, and the model will continue it. The stories know names such as Lucy, Nora, Rosa, Leo, Otto
-and Sam, and places such as the barn, the castle, the lake and the park. Other words do no harm, but the model will never
-have read them.
+You write how a story begins, and the model continues it. The stories know names such as Lucy, Nora, Rosa, Leo, Otto and
+Sam, and places such as the barn, the castle, the lake and the park. Other words do no harm, but the model will never have
+read them.
 """
 
 # %%
@@ -28,9 +28,8 @@ OPENING = "One rainy evening, Nora went to the castle with Sam."  # your own wor
 # %% [markdown]
 r"""
 *Predict.* At first the model knows nothing. It then trains for 400 steps, and in each step it reads a part of a few stories.
-We let it write before the first step, and again after 50, 150 and 400 steps. When will it write in English words? Let us
-say that it does if at least nine of ten words are words of the stories. Write your guess into the cell below in place of
-`None`, and run the cell.
+We let it write before the first step, and again after 50, 150 and 400 steps. When will it write in English words, that is,
+when will nine of ten of its words be words of the stories? Write your guess into the cell below in place of `None`.
 """
 
 # %%
@@ -74,7 +73,7 @@ print(wrapped(next(stories(1)).text))
 
 # %% [markdown]
 r"""
-And now the training. It takes some ten seconds, and the model writes on the way.
+And now the training. It takes ten to twenty seconds, and the model writes on the way.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -107,11 +106,11 @@ answer("00.1", in_words[0] if in_words else "more than 400")
 # %% [markdown]
 r"""
 Before the first step, every piece of text is about equally likely. The model draws pieces of words at random, and pieces
-of characters, which are printed as �. Fifty steps take a second or two, and nearly everything is a word. After 400 steps
-most sentences are English. Nobody told the model any rules. It found them in the five lines of the loop, by predicting what
-comes next.
+of characters, which are printed as �. Fifty steps take a second or two, and nearly everything is a word. After 150 steps
+there are English sentences, and after 400 most of them are. Nobody told the model any rules. It found them in the five
+lines of the loop, by predicting what comes next.
 
-It has not learned everything. Compare the last text with your opening. Who is there, and who owns what? The names and the
+It has not learned everything. Compare the last text with your opening: who is there, and who owns what? The names and the
 numbers change from one sentence to the next, as if the model forgot what it has just written. To remember who has what is
 harder than to write English. Chapter 07 trains four times as long and measures when this begins.
 
@@ -152,19 +151,17 @@ show(figures.course_map())
 
 # %% [markdown]
 r"""
-The numbers are chapters. The upper part shows the path of a text through the program. A text (02, and later 16) is cut
-into *tokens*, and each token gets a number, its *id* (01). The ids are grouped into batches (03). The model (04 and 05)
-turns a batch into a score for every possible next token. Training (07) compares the scores with the tokens that really
-came next, and improves the model. Sampling (08) uses the scores to write. The lower row shows the chapters that extend
-this program: they load the weights that OpenAI published, make training fast, run it for days, spread it over many
-processes, and plan what it costs.
+The numbers are chapters. A text (02, and later 16) is cut into *tokens*, and each token gets a number, its *id* (01). The
+ids are grouped into batches (03). The model (04 and 05) turns a batch into a score for every possible next token. Training
+(07) compares the scores with the tokens that really came next, and improves the model. Sampling (08) uses the scores to
+write. The chapters of the lower row load the weights that OpenAI published, make training fast, run it for days, spread it
+over many processes, and plan what it costs.
 
 ## How fast it will be
 
 Your model has half a million *parameters*, the numbers that training changes. The smallest GPT-2 has 124 million. Chapters 09
-to 14 take one training step of this GPT-2 and make it faster, one change after another. Before each change you predict how
-much time it will save. Here are two records of all the changes, one from a processor with two threads and one from an H100,
-a GPU for data centres:
+to 14 make one training step of this GPT-2 faster, one change after another, and before each change you predict how much
+time it will save. Here are two records, one from a processor with two threads and one from an H100, a GPU for data centres:
 """
 
 # %%
@@ -179,8 +176,7 @@ for title, record in records.items():
 
 # %% [markdown]
 r"""
-The first bar is the plain program, whose numbers have 32 bits (*float32*). Each bar below it adds one change to all the
-changes above it:
+The first bar is the plain program, whose numbers have 32 bits (*float32*). Each bar below it adds one change to those above:
 
 - *kept memory*: the program keeps memory that it will need again, instead of giving it back to the operating system.
 - *TF32* and *bf16*: the matrices are multiplied with numbers of fewer bits. *bf16 weights*, the last bar, also keeps a
@@ -203,21 +199,18 @@ Some things are the same in every chapter:
   you still have something to learn.
 - **Change things.** Change a number and run the cell again, with all cells below it. Nothing can break for good: `course
   restore 00` brings this chapter's notebook and its part of the package back as they were, and keeps your versions beside
-  them. Commands that begin with `course` belong in a terminal in which the environment of the course is active. The README
-  shows how to activate it.
+  them. Such commands belong in a terminal in which the environment of the course is active, as the README shows.
 - **Checkpoint.** A cell that begins with `#| export` holds finished code. The last code cell of each chapter copies this
-  code into the package `nanogpt/` and runs the chapter's tests on it. Save the notebook before you run that cell. Later
-  chapters import the code from there. Other lines that begin with `#|` are for the commands of the course, and you can
-  pass over them.
+  code into the package `nanogpt/`, from which later chapters import it. Save the notebook before you run that cell. Other
+  lines that begin with `#|` are for the commands of the course.
 
 JupyterLab saves the outputs in the notebook's file, so git lists a notebook that you have only run as changed. This does no
-harm. On Colab, the files disappear when the runtime ends, and the [FAQ](../site/faq.md#my-work-on-colab) says how to keep
-them.
+harm. On Colab, the files disappear when the runtime ends; the [FAQ](../site/faq.md#my-work-on-colab) says how to keep them.
 
 ## Two ways to take the course
 
-Your copy of the course came with the finished package, so that everything works from the first minute and you can
-read any chapter in any order. If you want that, there is nothing to do.
+Your copy of the course came with the finished package, so you can read any chapter in any order. If you want that, there is
+nothing to do.
 
 If you want to build the package yourself, run `course start` in a terminal. It empties `nanogpt/`, and the checkpoint
 of every chapter puts its part back. `course start --blank` goes one step further: in nearly every chapter it also
@@ -296,10 +289,9 @@ The second line is the error: one sentence that says what this machine has.
 
 ## Checkpoint
 
-The first cell below lists your prediction beside the result. The second one is the checkpoint. It collects the cells
-that begin with `#| export` in a new file, imports this file in a fresh process, and runs the chapter's tests. If all of
-that works, the new file replaces the old module in `nanogpt/`. If something fails, the message names the cell, and your
-package stays as it was. The last lines say which functions went into which module, and which tests have passed.
+The first cell below lists your prediction beside the result. The checkpoint collects the cells that begin with `#| export`
+in a new file, imports this file in a fresh process, and runs the chapter's tests. If all of that works, the new file
+replaces the old module in `nanogpt/`. If something fails, the message names the cell, and your package stays as it was.
 """
 
 # %% tags=["nbval-ignore-output"]
