@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from course.figures import precision as figures
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.data import BatchStream
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.evaluate import evaluating
@@ -30,7 +30,6 @@ from nanogpt.labs.roofline.clock import faster, matmul_flops
 from nanogpt.device import matmul_formats
 from nanogpt.shards import document_starts, open_shards
 from nanogpt.labs.corpora.stories import ensure_corpus
-from nanogpt.training import target_shares
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -491,49 +490,54 @@ print("best here:", best_precision(device))
 
 # %% [markdown]
 r"""
-## The course's gradient in any precision
+## The course's step in any precision
 
-Chapter 07's `accumulate_gradients` now takes the word. The forward pass runs under `autocast`. The backward pass does not need it, because each
-of its operations runs in the format of its forward operation. TF32 is different: PyTorch looks at the switch whenever it multiplies, in backward
-as well. So `tf32_switch` is around both passes.
+Chapter 07's `train` has its step inside the loop. From here on we often need one step alone, in any precision, so it becomes a function: `train_step`.
+It takes the word. The forward pass runs under `autocast`. The backward pass does not need it, because each of its operations runs in the format of its
+forward operation. TF32 is different: PyTorch looks at the switch whenever it multiplies, in backward as well. This is why `tf32_switch` is around both
+passes.
+
+An update can be computed from several batches, if one batch would not fit into memory. For this reason the function takes a list, in which we
+have one batch.
 """
 
 
 # %%
 #| export training
-#| grows accumulate_gradients
-def accumulate_gradients(model: GPT, batches, precision="float32") -> Tensor:
-    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
+def train_step(model: GPT, optimizer, batches, precision="float32") -> Tensor:
+    """One update from a batch [(x, y)], each (B, T): the mean loss before it, in nats, on the device.
 
-    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word.
+    precision: chapter 10's word. FloatingPointError, and no update, if the loss or the gradient's norm is not finite.
     """
-    shares = target_shares(batches)
-    loss = torch.zeros((), device=shares.device)
+    [(x, y)] = batches
+    # the gradient of the batch, and its length
+    optimizer.zero_grad()
     with tf32_switch(precision == "tf32"):
-        for (x, y), share in zip(batches, shares):
-            with autocast(precision, x.device):
-                part = share * model(x, y)[1]
-            part.backward()
-            loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
-    return loss
+        with autocast(precision, x.device):
+            loss = model(x, y)[1]
+        loss.backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    # what is not finite must not reach the weights
+    if not torch.isfinite(norm + loss):  # waits for the device
+        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    optimizer.step()
+    return loss.detach()
 
-
-# %%
-grown("accumulate_gradients", "10")
 
 # %% tags=["nbval-ignore-output"]
-model = GPT(config, seed_everything(1)).to(device)
 batch = BatchStream(open_shards(folder, "train"), B, T, seed=1, device=device).next_batch()
 word = {torch.bfloat16: "bf16", torch.float16: "fp16"}[half]
 for precision in ("float32", word):
-    loss = accumulate_gradients(model, [batch], precision)
-    print(f"{precision:8} loss {loss:.5f}")
+    model = GPT(config, seed_everything(1)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = [train_step(model, optimizer, [batch], precision) for _ in range(3)]
+    print(f"{precision:8} losses", *(f"{loss:.5f}" for loss in losses))
 
 # %% [markdown]
 r"""
-The same model has nearly the same loss on the same batch.
+The two runs have nearly the same losses.
 
-(`train_step` hands the word on from chapter 10b on, where `fp16` gets what it needs.) `evaluate` needs the same line, so that the held-out loss is
+`evaluate` needs the same line, so that the held-out loss is
 measured in the precision of the training.
 """
 

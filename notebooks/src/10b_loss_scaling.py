@@ -28,7 +28,6 @@ from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import autocast, tf32_switch, why_not
 from nanogpt.shards import open_shards
 from nanogpt.labs.corpora.stories import ensure_corpus
-from nanogpt.training import target_shares
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -183,59 +182,36 @@ for finite in (True, True, False, False, True, True, True, True):
 r"""
 ## The course's step grows
 
-A step needs the scaler in two places. The first is the backward pass: `accumulate_gradients` multiplies the loss by the scale.
-"""
-
-
-# %%
-#| export training
-#| grows accumulate_gradients
-from torch import Tensor
-
-
-def accumulate_gradients(
-    model: GPT, batches, precision="float32", scaler: LossScaler | None = None
-) -> Tensor:
-    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
-
-    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word. scaler: its
-    scale multiplies the gradient, which fp16 needs.
-    """
-    if precision == "fp16" and scaler is None:
-        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
-    shares = target_shares(batches)
-    loss = torch.zeros((), device=shares.device)
-    with tf32_switch(precision == "tf32"):
-        for (x, y), share in zip(batches, shares):
-            with autocast(precision, x.device):
-                part = share * model(x, y)[1]
-            scaled = part if scaler is None else part * scaler.scale
-            scaled.backward()
-            loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
-    return loss
-
-
-# %% [markdown]
-r"""
-The second is before the update: `train_step` divides the gradients by the scale. If their norm is not finite, the scale was too large. Then the scaler
-halves it, and the step ends without an update. (Without a scaler this remains an error.) `train_step` also takes the word for the precision, and hands it on.
+Chapter 10's `train_step` needs the scaler in two places. The first is the backward pass: the loss is multiplied by the scale. The second is before the
+update: the gradients are divided by the scale. If their norm is not finite, the scale was too large. Then the scaler halves it, and the step ends without an
+update. (Without a scaler this remains an error.)
 """
 
 
 # %%
 #| export training
 #| grows train_step
+from torch import Tensor
+
+
 def train_step(
     model: GPT, optimizer, batches, precision="float32", *, scaler: LossScaler | None = None
 ) -> Tensor:
-    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+    """One update from a batch [(x, y)], each (B, T): the mean loss before it, in nats, on the device.
 
     precision: chapter 10's word. scaler: for fp16; it skips an update whose gradient overflowed. FloatingPointError, and
     no update, if the loss or the gradient's norm is not finite.
     """
+    if precision == "fp16" and scaler is None:
+        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
+    [(x, y)] = batches
     # the gradient of the batch, and its length
     optimizer.zero_grad()
-    loss = accumulate_gradients(model, batches, precision, scaler)
+    with tf32_switch(precision == "tf32"):
+        with autocast(precision, x.device):
+            loss = model(x, y)[1]
+        scaled = loss if scaler is None else loss * scaler.scale
+        scaled.backward()
     if scaler is not None:
         scaler.unscale(model.parameters())
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
@@ -244,12 +220,12 @@ def train_step(
         finite = bool(norm.isfinite())
         scaler.update(finite)
         if not finite:
-            return loss
+            return loss.detach()
     # what is not finite must not reach the weights
     if not torch.isfinite(norm + loss):  # waits for the device
         raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
     optimizer.step()
-    return loss
+    return loss.detach()
 
 
 # %%
