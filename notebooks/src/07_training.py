@@ -134,7 +134,7 @@ It works. These are the five lines, in order:
 The first loss is close to ln V. That is what equal probabilities cost, so the new model is as ignorant as it should be. If the first
 loss were much higher, the initialisation would be wrong.
 
-What does the model write after these 100 batches? `continued` draws one token after another. (Chapter 08 explains how to draw.)
+What does the model write after these 100 batches? `continued` draws one token after another.
 """
 
 
@@ -157,7 +157,7 @@ print(textwrap.fill(continued(first), 100))
 
 # %% [markdown]
 r"""
-Words, but no story. (A token can be part of a character. Where the pieces do not fit together, a � is printed.) The model needs
+Words, but no story. A � is printed where a token is part of a character and the pieces do not fit together. The model needs
 more steps. But a long run takes time. Before it, we must know that the loop is right.
 
 ## One batch by heart
@@ -216,7 +216,7 @@ r"""
 The check finds one of the four: the fault that keeps the loss up. The other three give the model another task that it can learn by
 heart just as well, so their loss falls, too. This is dangerous, because nobody looks for a fault while the loss falls.
 
-So we need more checks. Chapter 04's finds the missing mask: change the last token of a row. In a causal model no earlier output
+More checks are needed. Chapter 04's finds the missing mask: change the last token of a row. In a causal model no earlier output
 may change. Another one comes at the end of this chapter: on many new stories, a loss below the floor means that something is wrong.
 """
 
@@ -306,12 +306,12 @@ much more. From here on, the loss that counts is the one on new text.
 
 ## The map
 
-A loss is hard to judge alone. So let us measure simpler models on the same text, and put their losses beside each other. One model knows
+A loss is hard to judge alone. Let us measure simpler models on the same text, and put their losses beside each other. One model knows
 nothing, one knows how frequent each token is, one also sees the token before, and so on. At the other end is the floor of chapter 02, the
 loss of a model that knows the grammar.
 
-All models but the last are tables of counts, as in chapter 02: how often did each token follow this context in `text`? (The *context* is what
-the model sees, such as the last four tokens.) A context that occurred only twice says little. So its counts are mixed with the guess from a
+All models but the last are tables of counts, as in chapter 02: how often did each token follow this context in `text`? The *context* is what
+the model sees, such as the last four tokens. A context that occurred only twice says little, and its counts are mixed with the guess from a
 shorter context. That guess gets more weight if many different tokens have followed the context (Witten and Bell 1991).
 """
 
@@ -323,16 +323,16 @@ show(figures.loss_map(lines), alt="Losses on a line from floor to ln V, each nam
 
 # %% [markdown]
 r"""
-Each row is a model, and the dot is its loss. A GPT without attention sees the current token and its position, and nothing else. So a model whose loss
+Each row is a model, and the dot is its loss. A GPT without attention sees the current token and its position, and nothing else. A model whose loss
 is well below that of "position" very probably uses attention. A model that sees four tokens writes good phrases, but it knows no facts: who owns
-how many things was said earlier than that. To get below the 5-gram, a model must use what it read before. (The two orange ranges show this. The
-losses come from counts in this text. They are not bounds: better counting would move them a little.)
+how many things was said earlier than that. To get below the 5-gram, a model must use what it read before; the two orange ranges show this. The
+losses come from counts in this text. They are not bounds: better counting would move them a little.
 
 ## Right answers
 
 Most tokens of a story belong to phrases, so a mean loss says little about facts. But our stories also ask questions: who has how many? The
 answer is a number word that follows from the story. Some answers can be *copied* from an earlier sentence. Others must be *computed* from two
-numbers. Each story of chapter 02 says where its answers are, as places in its text. So we can count how often the model's first choice is right.
+numbers. Each story of chapter 02 says where its answers are, as places in its text, and we can count how often the model's first choice is right.
 
 An answer is given as a range of characters, but a model predicts tokens. Which tokens are the answer? Let us look at one:
 """
@@ -342,11 +342,11 @@ story = asked[0]
 pieces = [tokenizer.decode([i]) for i in tokenizer.encode(story.text)]
 ends = np.cumsum([len(piece) for piece in pieces])  # the place in the text where each token ends
 start, end = story.answers[0]
-first, last = np.searchsorted(ends, [start + 1, end])
+lowest, highest = np.searchsorted(ends, [start + 1, end])
 print(f"the answer {story.text[start:end]!r} begins at character {start} and ends at {end}")
-for number in range(first - 2, last + 3):
+for number in range(lowest - 2, highest + 3):
     print(f"token {number} ends at {ends[number]:3}: {pieces[number]!r}")
-print(f"the answer is token {first} to {last}")
+print(f"the answer is token {lowest} to {highest}")
 
 # %% [markdown]
 r"""
@@ -394,7 +394,7 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
 # %% [markdown]
 r"""
 How often is the bigram right, the table of pairs? Its table has a row of counts for each token. In PyTorch such a table is an embedding, and the
-largest count of a row is the model's first choice. So the same function can ask it:
+largest count of a row is the model's first choice. The same function can ask it:
 """
 
 
@@ -491,12 +491,12 @@ for step in range(30):
 # %% [markdown]
 r"""
 The rate is measured in units of weights. Most weights of this model begin near 0.02. A rate of 0.002 changes them by a tenth in the first
-step, and a rate of 0.2 would change them by ten times their size. (`fused=True` asks for a faster version of the same update.)
+step, and a rate of 0.2 would change them by ten times their size. `fused=True` asks for a faster version of the same update.
 
 ## The rate falls
 
 While the rate is constant, the weights should keep shaking, because each small batch pulls them elsewhere. If the rate falls at the end,
-they should come to rest. (Experiment 4 below tests this.) Our rate is constant for the first half of the run, and falls to zero in the second half.
+they should come to rest. Our rate is constant for the first half of the run, and falls to zero in the second half.
 The function is called `wsd`, for warm-up, stable, decay, but it has no warm-up yet.
 """
 
@@ -517,12 +517,13 @@ print(*(f"{wsd(step, 10, decay=0.5):.1f}" for step in range(10)))
 r"""
 In step 9, the last of ten, a fifth of the rate is left. It would be zero one step later.
 
-## The loop, once more
+## The loop as a function
 
 `train` is the loop of the first minute as a function, with the falling rate and a progress bar. Two things are new:
 
-- *It notices trouble.* Once a NaN is in the weights, it spreads, and no smaller rate brings the weights back. So we check the loss and the length of
-  the gradient, called its *norm*, before the optimizer uses the gradient. If one of them is not an ordinary number, the run ends with an error.
+- *It notices trouble.* Once a NaN is in the weights, it spreads, and no smaller rate brings the weights back. We check the loss and the length of
+  the gradient, called its *norm*, before the optimizer uses the gradient. If one of them is not an ordinary number, the run ends with an error, and
+  the weights stay as they are.
 - *A look from outside.* `on_step(step, loss)` is called after each step.
 """
 
@@ -618,6 +619,9 @@ for name, fresh in {"as GPT-2": first_model(), "scaled": new_model()}.items():
 
 # %% [markdown]
 r"""
+The scaled model is ahead after the same 150 steps, and the run begins with it. The first experiment at the end asks how much of this lead a complete
+run keeps.
+
 ## The run
 
 How long will it take, and how often is the text read?
@@ -629,11 +633,11 @@ print(f"{steps} steps of {B} stories: {epochs:.2f} times the text, in some {step
 
 # %% [markdown]
 r"""
-(The time is an estimate, from the first loop.) If each story is read about once or less, the model has little chance to learn the text by heart.
+The time is an estimate, from the first loop. If each story is read about once or less, the model has little chance to learn the text by heart.
 
 During the run we also want to see more than the training loss. Every 100 steps, `watch` measures the loss on the 40 stories of `held` and the
-model's answers in them. At four steps it lets the model write a text. `live` draws the curves while they grow. (All of this takes a few seconds
-more.)
+model's answers in them. At four steps it lets the model write a text. `live` draws the curves while they grow. All of this takes a few seconds
+more.
 
 *Predict.* How far above the floor, in per cent, will the loss on the stories of `val` end? How many of the computed answers will be right?
 """
@@ -686,7 +690,7 @@ print(f"as much held-out text: {evaluate(model, [val[: len(complete)]], eot):.3f
 
 # %% [markdown]
 r"""
-It is: the last two numbers are nearly equal. So only the held-out curve can be compared with the floor. If the model had learned its training text
+It is: the last two numbers are nearly equal. Only the held-out curve can be compared with the floor. If the model had learned its training text
 by heart, the second number would be much lower than the third.
 
 And this is what the model wrote on the way, each time from the same opening and with the same random numbers:
@@ -743,9 +747,8 @@ one, and measured their loss on the same stories:
 import json
 
 faults = json.loads(Path("../data/measurements/without-mask.json").read_text(encoding="utf-8"))
-for name, losses in faults["losses"].items():
-    for done, loss in losses.items():
-        print(f"{name:20} after {done:>4} steps: {loss:6.3f} nats")
+for name, after in faults["losses"].items():
+    print(f"{name:20}", *(f"{nats:7.3f} after {done} steps" for done, nats in after.items()))
 print(f"floor: {faults['floor']:.3f}")
 
 # %% [markdown]
@@ -803,7 +806,7 @@ def save_model(model: GPT, folder: str | Path) -> None:
 
 # %% [markdown]
 r"""
-Later chapters use the model in `data/built/model`. Your experiments should not replace it with a worse one. So where a better model of the
+Later chapters use the model in `data/built/model`. Your experiments should not replace it with a worse one. Where a better model of the
 same vocabulary is already there, this one goes into a folder of its own:
 """
 

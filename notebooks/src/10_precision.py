@@ -4,7 +4,7 @@ r"""
 
 A number in float32 takes 32 bits. Half the bits are half the bytes to move. And if the hardware has units for them, it
 multiplies matrices of 16-bit numbers several times faster than matrices of 32-bit numbers. PyTorch needs one extra line
-for it. So this is the cheapest speed-up of all.
+for it. No other speed-up is as cheap.
 
 But bits carry information. What do we lose if we drop half of them, and does training notice? In this chapter you first
 time a training step with and without the extra line. Then you look at numbers bit by bit, see what rounding does to them,
@@ -163,7 +163,7 @@ rounded up, to infinity.
 
 ## Rounding
 
-Between two powers of two, the numbers of a format lie at equal distances. So rounding has three steps: divide by this distance,
+Between two powers of two, the numbers of a format lie at equal distances. This makes rounding three steps: divide by this distance,
 round to an integer (a tie goes to the even one), multiply by the distance.
 """
 
@@ -234,7 +234,7 @@ A matrix product adds up K terms. If we round its inputs to 16 bits, does the er
 Take the error of one rounding first. It is at most half a step. For numbers of all sizes, its root mean square is 0.42 of eps /
 2, relative to the number (the first experiment at the end derives it). A product of two rounded numbers has two such errors, so √2
 times as much: 0.60 of eps / 2. Now add K products. Errors of random sign add up like √K. But the sum of random terms grows like √K
-as well. So the relative error should stay at 0.60 of eps / 2, whatever K is.
+as well. The relative error should stay at 0.60 of eps / 2, whatever K is.
 
 This holds only if the *sum* is kept in float32. If each partial sum is rounded to 16 bits as well, each rounding errs in
 proportion to the partial sum.
@@ -282,8 +282,8 @@ answer("10.3", ratios[-1] / ratios[0])
 
 # %% [markdown]
 r"""
-The relative error does not grow. (The figure shows absolute errors, which grow like √K, as the sum does. TF32 and float16 lie on
-each other, since both have ten bits of mantissa.) With rounded sums it grows. So hardware should multiply in 16 bits and add in 32.
+The relative error does not grow. The figure shows absolute errors, which grow like √K, as the sum does. TF32 and float16 lie on
+each other, since both have ten bits of mantissa. With rounded sums the relative error grows, too: hardware should multiply in 16 bits and add in 32.
 
 That is what a **tensor core** does. An ordinary unit of a GPU multiplies two numbers and adds a third. A tensor core does so with
 whole small matrices, in one operation: D = A·B + C. In the first ones they were 4 × 4, with A and B in float16. The products are
@@ -313,7 +313,7 @@ torch.set_float32_matmul_precision("highest")
 
 # %% [markdown]
 r"""
-A function that changes this setting and does not set it back changes all later products of the program. So ours is a context: it
+A function that changes this setting and does not set it back changes all later products of the program. Ours is a context: it
 leaves the setting as it found it, even if an error ends the block.
 """
 
@@ -375,7 +375,7 @@ for name, call in operations.items():
 # %% [markdown]
 r"""
 Follow a block of GPT down the table. The residual stream is float32, because the embedding is, and because a sum of float32
-and 16 bits is float32. So each LayerNorm reads float32. The linear layers and attention's products run in 16 bits. The loss is
+and 16 bits is float32. Each LayerNorm therefore reads float32. The linear layers and attention's products run in 16 bits. The loss is
 float32 on every device: a sum over fifty thousand exponentials must not run in 16 bits. (If LayerNorm and softmax get 16 bits,
 CUDA lifts them to float32 as well; the CPU leaves them.)
 
@@ -439,7 +439,7 @@ def autocast(precision: str, device: torch.device) -> Iterator[None]:
 # %% [markdown]
 r"""
 "It works" does not mean "it is fast". A CPU without units for a format emulates it. A processor's list of features does not
-settle the question, because the library decides which instructions it uses. So we measure a product, once in each process.
+settle the question, because the library decides which instructions it uses. We measure a product, once in each process.
 """
 
 
@@ -472,7 +472,7 @@ for precision in PRECISIONS:
 
 # %% [markdown]
 r"""
-So the best word for a device is bf16 if products are really faster in it, and fp16 on a GPU that lacks bfloat16:
+The best word for a device is bf16 if products are really faster in it, and fp16 on a GPU that lacks bfloat16:
 """
 
 
@@ -570,7 +570,7 @@ def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, *, precision="f
 r"""
 ## Does the gradient suffer?
 
-We want to compare gradients in all formats on every machine, also on those that emulate bfloat16 very slowly. So here is a
+We want to compare gradients in all formats on every machine, also on those that emulate bfloat16 very slowly. Here is a
 model of the hardware. It rounds the inputs of each matrix product, forward and backward, multiplies in float32, and rounds the
 result (except in TF32, whose results stay float32). A `TorchDispatchMode` sees each operation before it runs.
 

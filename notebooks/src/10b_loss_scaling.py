@@ -99,7 +99,7 @@ tokens is computed as 512 smaller batches of about a thousand tokens, each divid
 gradients is zero in float16.
 
 bfloat16 has float32's exponents. None of these gradients is below its smallest normal number, 2^-126, and none would be if the loss
-were divided by a million more. So bf16 needs no remedy.
+were divided by a million more: bf16 needs no remedy.
 
 ## Loss scaling
 
@@ -107,7 +107,7 @@ The last line of the table is the remedy. If we multiply the *loss* by 2^16, the
 (Micikevicius et al. 2018, §3.2). A power of two only shifts exponents, so this rounds nothing. Before the update we divide again, in
 float32.
 
-Which power of two? The largest with which no gradient overflows. We don't know it, and it changes during training. So we try. If a
+Which power of two? The largest with which no gradient overflows. We don't know it, and it changes during training. We have to try. If a
 gradient comes back infinite or NaN, we skip this update and halve the scale. After 2,000 good steps in a row we double it. (The class
 goes on in the next cell. If you change this one, run the next one again.)
 """
@@ -184,7 +184,7 @@ r"""
 
 Chapter 10's `train_step` needs the scaler in two places. The first is the backward pass: the loss is multiplied by the scale. The second is before the
 update: the gradients are divided by the scale. If their norm is not finite, the scale was too large. Then the scaler halves it, and the step ends without an
-update. (Without a scaler this remains an error.)
+update. Without a scaler this remains an error.
 """
 
 
@@ -235,7 +235,7 @@ grown("train_step", "10b")
 r"""
 ## Why an fp16 log begins with skipped steps
 
-Megatron-LM, a well-known program for training large models, starts at a scale of 2^32. That is too large for any model. So the
+Megatron-LM, a well-known program for training large models, starts at a scale of 2^32. That is too large for any model. The
 first steps overflow, and each halves the scale, until it fits. No update is made before.
 
 Where must this search end? It ends at the largest power of two that keeps the largest gradient below 65,520, from where on float16
@@ -245,7 +245,7 @@ another batch. We let the scaler double after 12 good steps, so that we also see
 On a GPU with float16, `one_step` uses the real format; elsewhere it uses the emulation. The two differ. The emulation rounds only
 matrix products. In real float16 the gradient of a bias is rounded, too. This gradient is a sum over all tokens, so it can be
 larger than any product. The second cell below prints the largest of both. On an H100 the products alone predicted 12 skipped steps,
-and 15 were skipped. So on a GPU we use the larger of the two. On an H200 this rule predicted 15 skipped steps, and 15 were skipped.
+and 15 were skipped. On a GPU we therefore use the larger of the two. On an H200 this rule predicted 15 skipped steps, and 15 were skipped.
 """
 
 
@@ -411,7 +411,7 @@ for name, shares in stuck.items():
 # %% [markdown]
 r"""
 In the first step AdamW moves every weight by about the learning rate. Later the updates are smaller, because gradients of different
-batches partly cancel in the mean. So more of them vanish, the ones of the largest weights first. At the end of a run the learning rate
+batches partly cancel in the mean. More of them vanish, the ones of the largest weights first. At the end of a run the learning rate
 falls as well. And an update that is not lost is rounded up to a whole step, which is also wrong.
 
 The remedy is *master weights* (Micikevicius et al. 2018, §3.1): float32 weights take the updates, and 16-bit copies do the multiplying.
@@ -457,7 +457,7 @@ print(f"1 + 1000 updates of 0.001: the master is {master.item():.4f}, the weight
 # %% [markdown]
 r"""
 The optimizer around it is mostly bookkeeping. It puts all weights of a group end to end into one tensor, and makes the model's
-parameters views of it. So an update of the whole group is one call, which a compiler (chapter 11) turns into one pass over memory.
+parameters views of it. An update of the whole group is one call, which a compiler (chapter 11) turns into one pass over memory.
 (The class goes on in the two cells below. You may change one of the three and run it alone: if others depend on it, the course runs them again.)
 """
 
@@ -529,7 +529,7 @@ class MasterAdamW(MasterAdamW):
 
 # %% [markdown]
 r"""
-Is it really the masters that help? In the run "bf16 weights" AdamW's moments were bfloat16 as well. So we need a control that
+Is it really the masters that help? In the run "bf16 weights" AdamW's moments were bfloat16 as well. We need a control that
 changes one thing only: an optimizer with float32 moments that *forgets* its masters. Before each step it makes them anew from the
 rounded weights.
 """

@@ -98,8 +98,8 @@ print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} na
 r"""
 The smallest program that does the job is chapter 07's loop: an optimizer, a rate for each step, and `train_step`. We wrap it into a function,
 so that we can call it with many rates. At the end, `run` measures the loss on stories that were held out, and takes off the
-*floor*: the loss of a perfect reader, which chapter 02 computed. So 0 would be a perfect model. The function keeps its results, because several
-cells below ask for the same runs. (If you change the sizes, run the next cell again as well. It then forgets the old results.)
+*floor*: the loss of a perfect reader, which chapter 02 computed. A perfect model would have 0. The function keeps its results, because several
+cells below ask for the same runs. If you change the sizes, run the next cell again as well; it then forgets the old results.
 """
 
 
@@ -112,8 +112,11 @@ def batches(rows: int = B, seed: int = 0) -> DocumentStream:
     return DocumentStream([folder / "train_000000.bin"], rows, config.block_size, seed=seed, device=device)
 
 
+falls = partial(wsd, decay=0.3)  # constant, and over the last 30% of the steps down to 0
+
+
 @cache
-def run(lr: float, schedule=wsd, seed: int = 0) -> SimpleNamespace:
+def run(lr: float, schedule=falls, seed: int = 0) -> SimpleNamespace:
     """Chapter 07's loop: the loss of each step, and how many nats the model is above the floor at the end."""
     model, stream, losses = new_model(seed), batches(seed=seed), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
@@ -151,7 +154,7 @@ def best(above: dict[float, list[float]]) -> float:
 
 
 # %% tags=["nbval-ignore-output"]
-plain = sweep(wsd)
+plain = sweep(falls)
 for lr, above in plain.items():
     print(f"rate {lr:g}:", *(f"{nats:.3f}" for nats in above), f" mean {np.mean(above):.3f}")
 answer("15.1", best(plain))
@@ -161,7 +164,7 @@ show(figures.rates({"no warm-up": plain}), alt="Nats above the floor against the
 r"""
 Every dot is one run, and the line connects the means. On the left the rate is too small: the model has not come far in so few steps. On the right the steps are too long,
 and the model ends worse than with a much smaller rate. The best rate lies between, and the way from the best rate to a bad one is short. Whoever trains a large model
-cannot make such a sweep. So it would help to have a recipe that forgives a wrong guess.
+cannot make such a sweep. It would help to have a recipe that forgives a wrong guess.
 
 ## Warm-up: the first steps
 
@@ -187,7 +190,7 @@ In the first step every weight moves by exactly one learning rate, whether its g
 a mean of the gradients by the root of a mean of their squares. After one step both means consist of one gradient, so the
 quotient is +1 or −1. Later, the gradients of different batches disagree. They partly cancel in the mean of the gradients, and the steps become shorter.
 
-So Adam takes its longest steps when it knows least. The remedy is simple: start with a small rate, and let it grow to its full value over the
+Adam takes its longest steps when it knows least. The remedy is simple: start with a small rate, and let it grow to its full value over the
 first steps. This is the *warm-up*.
 """
 
@@ -254,7 +257,7 @@ rate, little or nothing of it is left. Both numbers are true, and they answer di
 rate that was tuned for one of them measures how well that rate suits the other.
 
 Is warm-up useless, then? Look at the figure again. With warm-up the valley is wide: a rate that is twice too large costs little. Without it the same mistake is expensive. Wortsman et al.
-(2023) found the same with larger models. So warm-up buys safety rather than a better loss, and it costs nothing.
+(2023) found the same with larger models. Warm-up buys safety rather than a better loss, and it costs nothing.
 
 ## How the rate comes down
 
@@ -310,7 +313,7 @@ r"""
 ## What decays, and what does not
 
 Weight decay shrinks a weight by lr × decay in each step, whatever its gradient is. For a matrix this is a pull towards smaller
-products. But a LayerNorm's gain has no reason to be small: it starts at 1, and decay pulls it to 0. So most recipes make two
+products. But a LayerNorm's gain has no reason to be small: it starts at 1, and decay pulls it to 0. Most recipes make two
 groups. Parameters with two dimensions (matrices) are decayed. Parameters with one (biases and gains) are not.
 
 *Predict.* Of GPT-2's 124 million parameters, how many per cent are in the group that is not decayed? And to which group do the
@@ -387,7 +390,7 @@ for group in make_optimizer(new_model(), 1e-2, weight_decay=0.1).param_groups:
 r"""
 ## A batch larger than memory
 
-GPT-2's training uses $2^{19}$ tokens for each update. With 1,024 tokens in a row this is 512 rows, but one GPU may have room for 16. So the gradients of 32
+GPT-2's training uses $2^{19}$ tokens for each update. With 1,024 tokens in a row this is 512 rows, but one GPU may have room for 16. The gradients of 32
 *micro-batches* are added up, and then one update is made. In PyTorch this is easy, because `backward()` adds to the gradients that are there already.
 
 We try it with a batch that is cut into equal micro-batches, and compare with the gradient of the whole batch. *Find the bug* before you run the cell.
@@ -416,7 +419,7 @@ print("divided by the number:", off(added_up(parts, divide=CUT), whole))
 
 # %% [markdown]
 r"""
-The sum of n means is n times the mean. So each loss must be divided by the number of micro-batches, and then the gradient is right.
+The sum of n means is n times the mean. If each loss is divided by the number of micro-batches, the gradient is right.
 
 What happens to a run if somebody forgets the division? We train 40 steps on one batch with AdamW, with the division and without it.
 
@@ -656,6 +659,10 @@ def train(
 
 
 # %%
+grown("train", "15")
+
+
+# %%
 def short_run() -> list[float]:
     model = GPT(replace(config, dropout=0.1), torch.Generator().manual_seed(0)).to(device)
     return train(model, batches(), 4, 1e-2, clip=1.0, generator=torch.Generator().manual_seed(1))
@@ -670,8 +677,8 @@ print(*(f"{loss:.2f}" for loss in once), f"and again, with a difference of {diff
 # %% [markdown]
 r"""
 Now `run` grows into `experiment`: the recipe of this chapter, all of it. Its four arguments are what the next sections change. It also keeps the norm of
-each step, and can leave out a step. `train_step` does neither, so `experiment` makes its step from the same parts: gradient, norm, clipping, update. (Like
-`run`, it remembers its results until its cell is run again.)
+each step, and can leave out a step. `train_step` does neither, so `experiment` makes its step from the same parts: gradient, norm, clipping, update. Like
+`run`, it remembers its results until its cell is run again.
 """
 
 
@@ -762,7 +769,7 @@ betas of 0.9 and 0.95 it takes about ten steps until the mean of the gradients h
 direction of the bad batch. After that the weights are in a worse place, and the loss stays higher. A clipped gradient is one among others. A batch that is left out does no harm, but
 somebody must notice that it is bad: chapter 17e builds a rule for that.
 
-So clipping is an insurance. What it is worth in a run without an accident is a question for chapter 15b.
+Clipping is an insurance. What it is worth in a run without an accident is a question for chapter 15b.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -786,7 +793,7 @@ r"""
 
 To explore:
 
-1. Warm up over other lengths: `sweep(partial(wsd, warmup=n))` for n = 2, 5, 20, 50. *Check*: n = 1 gives the numbers of `sweep(wsd)`. From which length
+1. Warm up over other lengths: `sweep(partial(wsd, warmup=n))` for n = 2, 5, 20, 50. *Check*: n = 1 gives the numbers of `sweep(falls)`. From which length
    on is the largest rate as good as the best one?
 2. A schedule whose fall follows 1 − √(share of the fall that is done) (Hägele et al. 2024). *Check*: it is never above `wsd`. Is it better, for each of the seeds?
 3. Give the bad batch a rate: let `damaged` spoil every tenth batch. *Check*: without clipping the run ends higher. Up to which share of bad batches does clipping save it?
