@@ -497,8 +497,7 @@ It takes the word. The forward pass runs under `autocast`. The backward pass doe
 forward operation. TF32 is different: PyTorch looks at the switch whenever it multiplies, in backward as well. This is why `tf32_switch` is around both
 passes.
 
-An update can be computed from several batches, if one batch would not fit into memory. For this reason the function takes a list, in which we
-have one batch.
+The function takes a list of batches, because a batch that does not fit into memory must be cut into several. Here the list has one batch.
 """
 
 
@@ -537,8 +536,7 @@ for precision in ("float32", word):
 r"""
 The two runs have nearly the same losses.
 
-`evaluate` needs the same line, so that the held-out loss is
-measured in the precision of the training.
+`evaluate` needs the line with `autocast`, too, so that the held-out loss is measured in the precision of the training.
 """
 
 

@@ -96,7 +96,7 @@ print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} na
 
 # %% [markdown]
 r"""
-The smallest program that does the job is chapter 07's loop: an optimizer, a rate for each step, and `train_step`. We wrap it into a function,
+The smallest program that does the job is chapter 07's loop: an optimizer, a rate for each step, and the step, for which we have chapter 10b's `train_step`. We wrap it into a function,
 so that we can call it with many rates. At the end, `run` measures the loss on stories that were held out, and takes off the
 *floor*: the loss of a perfect reader, which chapter 02 computed. A perfect model would have 0. The function keeps its results, because several
 cells below ask for the same runs. If you change the sizes, run the next cell again as well; it then forgets the old results.
@@ -212,7 +212,7 @@ The factor of the rate is a *pure function of the step*: it does not remember an
 its next step to find its rate again.
 
 Chapter 07's schedule `wsd` is constant and falls at the end. It now grows by two things: the warm-up at its beginning, and a minimum
-at its end.
+at its end. The fall takes 30% of the steps, unless we ask for something else.
 """
 
 
