@@ -26,7 +26,7 @@ def small_model(tokenizer, manifest: dict, device):
     shards = [BUILT / "stories" / shard["file"] for shard in manifest["splits"]["train"]["shards"]]
     config = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=2, n_embd=64)
     model = scale_init(GPT(config, generator=seed_everything(0))).to(device)
-    train(model.train(), DocumentStream(shards, B=8, T=128, device=device), steps=200, lr=5e-3)
+    train(model, DocumentStream(shards, B=8, T=128, device=device), steps=200, lr=5e-3, decay=0.3)
     return model.eval()
 
 

@@ -38,7 +38,6 @@ from nanogpt.tokenizer import BPETokenizer
 # %%
 #| export
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -221,7 +220,7 @@ It works. These are the five lines, in order:
 The first loss is close to ln V. That is what equal probabilities cost, so the new model is as ignorant as it should be. If the first
 loss were much higher, the initialisation would be wrong.
 
-What does the model write after these 100 batches? `continued` draws one token after another. (Chapter 08 explains how to draw.)
+What does the model write after these 100 batches? `continued` draws one token after another.
 """
 
 
@@ -244,7 +243,7 @@ print(textwrap.fill(continued(first), 100))
 
 # %% [markdown]
 r"""
-Words, but no story. (A token can be part of a character. Where the pieces do not fit together, a � is printed.) The model needs
+Words, but no story. A � is printed where a token is part of a character and the pieces do not fit together. The model needs
 more steps. But a long run takes time. Before it, we must know that the loop is right.
 
 ## One batch by heart
@@ -303,7 +302,7 @@ r"""
 The check finds one of the four: the fault that keeps the loss up. The other three give the model another task that it can learn by
 heart just as well, so their loss falls, too. This is dangerous, because nobody looks for a fault while the loss falls.
 
-So we need more checks. Chapter 04's finds the missing mask: change the last token of a row. In a causal model no earlier output
+More checks are needed. Chapter 04's finds the missing mask: change the last token of a row. In a causal model no earlier output
 may change. Another one comes at the end of this chapter: on many new stories, a loss below the floor means that something is wrong.
 """
 
@@ -393,12 +392,12 @@ much more. From here on, the loss that counts is the one on new text.
 
 ## The map
 
-A loss is hard to judge alone. So let us measure simpler models on the same text, and put their losses beside each other. One model knows
+A loss is hard to judge alone. Let us measure simpler models on the same text, and put their losses beside each other. One model knows
 nothing, one knows how frequent each token is, one also sees the token before, and so on. At the other end is the floor of chapter 02, the
 loss of a model that knows the grammar.
 
-All models but the last are tables of counts, as in chapter 02: how often did each token follow this context in `text`? (The *context* is what
-the model sees, such as the last four tokens.) A context that occurred only twice says little. So its counts are mixed with the guess from a
+All models but the last are tables of counts, as in chapter 02: how often did each token follow this context in `text`? The *context* is what
+the model sees, such as the last four tokens. A context that occurred only twice says little, and its counts are mixed with the guess from a
 shorter context. That guess gets more weight if many different tokens have followed the context (Witten and Bell 1991).
 """
 
@@ -410,19 +409,37 @@ show(figures.loss_map(lines), alt="Losses on a line from floor to ln V, each nam
 
 # %% [markdown]
 r"""
-Each row is a model, and the dot is its loss. A GPT without attention sees the current token and its position, and nothing else. So a model whose loss
+Each row is a model, and the dot is its loss. A GPT without attention sees the current token and its position, and nothing else. A model whose loss
 is well below that of "position" very probably uses attention. A model that sees four tokens writes good phrases, but it knows no facts: who owns
-how many things was said earlier than that. To get below the 5-gram, a model must use what it read before. (The two orange ranges show this. The
-losses come from counts in this text. They are not bounds: better counting would move them a little.)
+how many things was said earlier than that. To get below the 5-gram, a model must use what it read before; the two orange ranges show this. The
+losses come from counts in this text. They are not bounds: better counting would move them a little.
 
 ## Right answers
 
 Most tokens of a story belong to phrases, so a mean loss says little about facts. But our stories also ask questions: who has how many? The
 answer is a number word that follows from the story. Some answers can be *copied* from an earlier sentence. Others must be *computed* from two
-numbers. Each story of chapter 02 says where its answers are, as places in its text. So we can count how often the model's first choice is right.
+numbers. Each story of chapter 02 says where its answers are, as places in its text, and we can count how often the model's first choice is right.
 
-In the function, `hits` says for each token whether it was the model's first choice. An answer is given as a range of characters, so we need its
-tokens: `ends` is the place in the text at which each token ends, and `searchsorted` finds the first and the last token of the answer.
+An answer is given as a range of characters, but a model predicts tokens. Which tokens are the answer? Let us look at one:
+"""
+
+# %% tags=["nbval-ignore-output"]
+story = asked[0]
+pieces = [tokenizer.decode([i]) for i in tokenizer.encode(story.text)]
+ends = np.cumsum([len(piece) for piece in pieces])  # the place in the text where each token ends
+start, end = story.answers[0]
+lowest, highest = np.searchsorted(ends, [start + 1, end])
+print(f"the answer {story.text[start:end]!r} begins at character {start} and ends at {end}")
+for number in range(lowest - 2, highest + 3):
+    print(f"token {number} ends at {ends[number]:3}: {pieces[number]!r}")
+print(f"the answer is token {lowest} to {highest}")
+
+# %% [markdown]
+r"""
+`ends` grows from token to token, and `searchsorted` finds the first token that ends at a given place or behind it. The answer's first token ends
+behind the character `start`, and its last token ends at `end` or behind it.
+
+The function does this for all answers. `hits` says for each token whether it was the model's first choice.
 """
 
 
@@ -463,7 +480,7 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
 # %% [markdown]
 r"""
 How often is the bigram right, the table of pairs? Its table has a row of counts for each token. In PyTorch such a table is an embedding, and the
-largest count of a row is the model's first choice. So the same function can ask it:
+largest count of a row is the model's first choice. The same function can ask it:
 """
 
 
@@ -480,13 +497,174 @@ for kind, share in baseline.items():
 
 # %% [markdown]
 r"""
-The bigram gets about one answer in eight right. It always says the word that came most often after the token before.
+The bigram always says the word that came most often after the token before. This is a low bar. Is there a simple rule that answers better and does
+not know who owns what? Here are three. Each gets the number words of the story before the answer, and picks one.
+"""
 
+
+# %%
+import re
+
+from nanogpt.labs.corpora.stories import NUMBERS
+
+
+def first_number(words: list[str]) -> str:
+    return words[0]
+
+
+def last_number(words: list[str]) -> str:
+    return words[-1]
+
+
+def most_frequent_number(words: list[str]) -> str:
+    return Counter(words).most_common(1)[0][0]
+
+
+def rule_accuracy(rule) -> float:
+    """The share of copied answers in `asked` that the rule gets right."""
+    right = []
+    for story in asked:
+        for (start, end), kind in zip(story.answers, story.kinds):
+            if kind == "copied":
+                words = [word for word in re.findall("[a-z]+", story.text[:start]) if word in NUMBERS]
+                right.append(rule(words) == story.text[start:end])
+    return np.mean(right)
+
+
+# %% tags=["nbval-ignore-output"]
+rules = {"first number": first_number, "last number": last_number, "most frequent": most_frequent_number}
+rule_shares = {name: rule_accuracy(rule) for name, rule in rules.items()}
+for name, share in rule_shares.items():
+    print(f"{name:13}: {share:4.0%} of the copied answers")
+
+# %% [markdown]
+r"""
+A model that is better than the best of these rules uses more than the order and the frequency of the numbers. We print the rules again beside the model.
+
+## What AdamW does
+
+Plain gradient descent moves a weight by its gradient times the rate. One rate rarely suits all weights, because gradients may be much
+larger in one matrix than in another. Adam keeps two running means for each weight: m of its gradient, and v of its gradient's square. It moves the weight by
+
+$$ -\text{rate} \cdot \frac{m}{\sqrt{v} + \varepsilon} $$
+
+- *betas* say how far the means reach back. With `betas=(0.9, 0.98)`, m remembers about 10 gradients and v about 50. PyTorch's default for v is
+  0.999, about 1,000 steps. Our runs are short, so we take 0.98.
+- *ε* is tiny. It only keeps the quotient finite where v is zero.
+- *Bias correction*: both means start at zero, so at first they are too small. Adam divides m by 1 − 0.9ᵗ and v by 1 − 0.98ᵗ in step t, and the means are
+  right from the first step.
+- *Weight decay* is the W in AdamW: it also shrinks each weight by rate × decay in each step. It matters in long runs. Chapter 15 asks which weights
+  it should touch; here it is 0.
+
+How far does a weight move in one step? In the first step m is the gradient and √v its size, so nearly every weight moves by the rate.
+Later, gradients that change their sign cancel in m.
+"""
+
+# %% tags=["nbval-ignore-output"]
+mover = first_model()
+optimizer = torch.optim.AdamW(mover.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+stream = batches()
+for step in range(30):
+    before = torch.cat([p.detach().flatten() for p in mover.parameters()])
+    x, y = stream.next_batch()
+    optimizer.zero_grad()
+    mover(x, y)[1].backward()
+    optimizer.step()
+    moved = (torch.cat([p.detach().flatten() for p in mover.parameters()]) - before).abs()
+    if step in (0, 1, 9, 29):
+        print(f"step {step + 1:2}: the median weight moves by {moved.median() / lr:.2f} × the rate")
+
+# %% [markdown]
+r"""
+The rate is measured in units of weights. Most weights of this model begin near 0.02. A rate of 0.002 changes them by a tenth in the first
+step, and a rate of 0.2 would change them by ten times their size. `fused=True` asks for a faster version of the same update.
+
+## The rate falls
+
+While the rate is constant, the weights should keep shaking, because each small batch pulls them elsewhere. If the rate falls at the end,
+they should come to rest. Our rate is constant for the first half of the run, and falls to zero in the second half.
+The function is called `wsd`, for warm-up, stable, decay, but it has no warm-up yet.
+"""
+
+
+# %%
+#| export optim
+#| blank wsd: the steps that are left, as a part of the steps in which the rate falls, but never more than 1
+def wsd(step: int, steps: int, *, decay: float) -> float:
+    """The factor of the learning rate: 1, and over the last `decay` of the steps linearly to 0."""
+    left = (steps - step) / max(1.0, decay * steps)
+    return min(1.0, left)
+
+
+# %%
+print(*(f"{wsd(step, 10, decay=0.5):.1f}" for step in range(10)))
+
+# %% [markdown]
+r"""
+In step 9, the last of ten, a fifth of the rate is left. It would be zero one step later.
+
+## The loop as a function
+
+`train` is the loop of the first minute as a function, with the falling rate and a progress bar. Two things are new:
+
+- *It notices trouble.* Once a NaN is in the weights, it spreads, and no smaller rate brings the weights back. We check the loss and the length of
+  the gradient, called its *norm*, before the optimizer uses the gradient. If one of them is not an ordinary number, the run ends with an error, and
+  the weights stay as they are.
+- *A look from outside.* `on_step(step, loss)` is called after each step.
+"""
+
+
+# %%
+#| export
+#| blank train: in each step set the rate, then the five lines, with the check just before the optimizer's step
+def train(model: GPT, stream, steps, lr, *, decay, on_step=None) -> list[float]:
+    """Train in place on `steps` batches, stream.next_batch() -> (x, y); the loss of each, in nats per token.
+
+    The rate falls over the last `decay` of the steps. on_step(step, loss): after each. FloatingPointError, and no
+    update, if the loss or the gradient's norm is not finite.
+    """
+    from tqdm import tqdm  # here, so that the module needs torch and nothing else
+
+    losses = []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    model.train()
+    for step in tqdm(range(steps), unit="step", disable=None):
+        # the rate of this step
+        for group in optimizer.param_groups:
+            group["lr"] = lr * wsd(step, steps, decay=decay)
+        # the gradient of the next batch
+        x, y = stream.next_batch()
+        loss = model(x, y)[1]
+        optimizer.zero_grad()
+        loss.backward()
+        # what is not finite must not reach the weights
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        if not torch.isfinite(norm + loss):  # waits for the device
+            trouble = f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}"
+            raise FloatingPointError(f"step {step}: {trouble}; lower lr={lr:g}")
+        optimizer.step()
+        losses.append(loss.detach())
+        if on_step:
+            on_step(step, losses[-1])
+    return [loss.item() for loss in losses]
+
+
+# %%
+broken = first_model()
+with torch.no_grad():
+    broken.transformer.ln_f.weight[0] = math.nan
+try:
+    train(broken, batches(), 3, lr, decay=0.5)
+except FloatingPointError as error:
+    print(error)
+
+# %% [markdown]
+r"""
 ## How large are the first weights?
 
-Now the model itself. GPT-2 begins with weights of standard deviation 0.02, in models whose width C (`n_embd`) is 768 to 1,600. A matrix
-of standard deviation σ turns inputs of variance one, which LayerNorm provides, into outputs of standard deviation σ√C. So how strong
-is the signal in a narrow model?
+One choice is left: the weights with which the run begins. GPT-2 begins with weights of standard deviation 0.02, in models whose width C (`n_embd`) is
+768 to 1,600. A matrix of standard deviation σ turns inputs of variance one, which LayerNorm provides, into outputs of standard deviation σ√C.
+How strong is the signal in a narrow model?
 """
 
 # %%
@@ -508,230 +686,28 @@ def scale_init(model: GPT) -> GPT:
     return model
 
 
+# %% [markdown]
+r"""
+In a narrow model the signal is weaker than in GPT-2. `scale_init` makes it as strong as at width 768. Does it help? A batch learned by heart would
+not answer this, as we have seen. We make two short runs, and measure their loss on new stories.
+"""
+
+
 # %% tags=["nbval-ignore-output"]
-def new_model(seed: int = SEED, **changes) -> GPT:
+def new_model(seed: int = SEED) -> GPT:
     """A fresh model on the device, drawn from a generator of its own."""
-    generator = torch.Generator().manual_seed(seed)
-    return scale_init(GPT(replace(config, **changes), generator=generator)).to(device)
+    return scale_init(GPT(config, generator=torch.Generator().manual_seed(seed))).to(device)
 
 
-scaled = new_model()
-for name, curve in {"as GPT-2": curves["right"], "scaled": learn(scaled, x, y, scaled)}.items():
-    print(f"{name:9} {sum(nats > 0.1 for nats in curve)} steps above 0.1 nats")
-
-# %% [markdown]
-r"""
-In a narrow model the signal is weaker than in GPT-2. `scale_init` makes it as strong as at width 768. (At this width it does nothing.) With
-larger first weights, our narrow model learns the two rows in fewer steps. The first experiment at the end asks what this brings in a complete
-run.
-
-## A step that notices trouble
-
-The loop's five lines become two functions. The first one makes the gradient, also for a batch that does not fit into memory at once. We cut such a batch
-into parts and add up their gradients. If each part's loss is weighted by its share of the targets, the sum is the gradient of the whole
-batch. (A target of −100 does not count.)
-"""
-
-
-# %%
-#| export
-#| blank target_shares: count the targets that are not -100 in each batch, then divide by their sum
-def target_shares(batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Of all targets that count, those that are not -100, the share in each batch (x, y)."""
-    if not batches:
-        raise ValueError("a step needs at least one micro-batch (x, y)")
-    counts = torch.stack([(y != -100).sum() for _, y in batches])
-    return counts / counts.sum()
-
-
-# %%
-rows, targets = batches().next_batch()
-targets[-1, 5:] = -100  # most of the last row does not count
-print(target_shares(list(zip(rows.split(1), targets.split(1)))))
+for name, fresh in {"as GPT-2": first_model(), "scaled": new_model()}.items():
+    train(fresh, batches(), 150, lr, decay=0.5)
+    print(f"{name:9} after 150 steps: {evaluate(fresh, [held], eot):.3f} nats on new stories")
 
 # %% [markdown]
 r"""
-`accumulate_gradients` runs forward and backward on one part after another. `backward()` adds each part's gradient to those that are there already.
-The function returns the loss of the whole batch: the sum of the weighted losses. Only the line with `torch.where` needs care. A part without any
-target has the mean loss 0/0, which is NaN. Its gradient is zero, but NaN must not get into the sum.
-"""
+The scaled model is ahead after the same 150 steps, and the run begins with it. The first experiment at the end asks how much of this lead a complete
+run keeps.
 
-
-# %%
-#| export
-#| blank accumulate_gradients: multiply each batch's mean loss by its share, run backward, and add these losses up
-def accumulate_gradients(model: GPT, batches) -> Tensor:
-    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
-
-    The mean is over all targets but -100, however they are cut into batches.
-    """
-    shares = target_shares(batches)
-    loss = torch.zeros((), device=shares.device)
-    for (x, y), share in zip(batches, shares):
-        part = share * model(x, y)[1]
-        part.backward()
-        loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
-    return loss
-
-
-# %% [markdown]
-r"""
-*Check.* A law: however a batch is cut, the gradient is the same, up to rounding.
-"""
-
-
-# %%
-def gradient(parts) -> Tensor:
-    """All of a fresh model's gradient, end to end."""
-    model = new_model()
-    accumulate_gradients(model, parts)
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
-together = gradient([(rows, targets)])
-cut = gradient(list(zip(rows.split(1), targets.split(1))))
-difference = ((together - cut).norm() / together.norm()).item()
-assert difference < 1e-4, f"cut into rows, the gradient differs by {difference:.0e} of its length"
-print(f"{len(rows)} rows at once or one by one: the same gradient")
-
-# %% [markdown]
-r"""
-The second function, `train_step`, makes the update. First it looks at the numbers. Once a NaN is in the weights, it spreads, and no smaller rate
-brings the weights back. So we check the loss and the gradient's length, called its *norm*, *before* the optimizer uses the gradient. If one of them
-is not an ordinary number, the step ends with an error and the weights stay as they are. (To look at a number, the program must wait until a GPU has
-computed it. The step does this in one place only.)
-"""
-
-
-# %%
-#| export
-#| blank train_step: zero and accumulate the gradients, refuse a loss or norm that is not finite, then update
-def train_step(model: GPT, optimizer, batches) -> Tensor:
-    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
-
-    FloatingPointError, and no update, if the loss or the gradient's norm is not finite.
-    """
-    # the gradient of the batch, and its length
-    optimizer.zero_grad()
-    loss = accumulate_gradients(model, batches)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    # what is not finite must not reach the weights
-    if not torch.isfinite(norm + loss):  # waits for the device
-        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
-    optimizer.step()
-    return loss
-
-
-# %% [markdown]
-r"""
-## What AdamW does
-
-Plain gradient descent moves a weight by its gradient times the rate. One rate rarely suits all weights, because gradients may be much
-larger in one matrix than in another. Adam keeps two running means for each weight: m of its gradient, and v of its gradient's square. It moves the weight by
-
-$$ -\text{rate} \cdot \frac{m}{\sqrt{v} + \varepsilon} $$
-
-- *betas* say how far the means reach back. With `betas=(0.9, 0.98)`, m remembers about 10 gradients and v about 50. PyTorch's default for v is
-  0.999, about 1,000 steps. Our runs are short, so we take 0.98.
-- *ε* is tiny. It only keeps the quotient finite where v is zero.
-- *Bias correction*: both means start at zero, so at first they are too small. Adam divides m by 1 − 0.9ᵗ and v by 1 − 0.98ᵗ in step t, and the means are
-  right from the first step.
-- *Weight decay* is the W in AdamW: it also shrinks each weight by rate × decay in each step. It matters in long runs. Chapter 15 asks which weights
-  it should touch; here it is 0.
-
-How far does a weight move in one step? In the first step m is the gradient and √v its size, so nearly every weight moves by the rate.
-Later, gradients that change their sign cancel in m.
-"""
-
-# %% tags=["nbval-ignore-output"]
-mover = new_model()
-optimizer = torch.optim.AdamW(mover.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
-stream = batches()
-for step in range(30):
-    before = torch.cat([p.detach().flatten() for p in mover.parameters()])
-    train_step(mover, optimizer, [stream.next_batch()])
-    moved = (torch.cat([p.detach().flatten() for p in mover.parameters()]) - before).abs()
-    if step in (0, 1, 9, 29):
-        print(f"step {step + 1:2}: the median weight moves by {moved.median() / lr:.2f} × the rate")
-
-# %% [markdown]
-r"""
-So the rate is measured in units of weights. In the laptop's model most weights begin near 0.05. A rate of 0.002 changes them by a
-twenty-fifth in the first step, and a rate of 0.2 would change them by four times their size. (`fused=True` asks for a faster version of the same update.)
-
-## The rate, and the loop
-
-While the rate is constant, the weights should keep shaking, because each small batch pulls them elsewhere. If the rate falls at the end,
-they should come to rest. (Experiment 4 below tests this.) So our rate is constant at first and then falls. The default is a fall over the
-last 30% of the steps; our run uses the last half. The function is called `wsd`, for warm-up, stable, decay. A *warm-up* raises the rate
-slowly at the beginning. We train without it here; chapter 15 adds it.
-"""
-
-
-# %%
-#| export optim
-#| blank wsd: the steps that are left, as a part of the steps in which the rate falls, but never more than 1
-def wsd(step: int, steps: int, *, decay: float = 0.3) -> float:
-    """The factor of the learning rate: 1, and over the last `decay` of the steps linearly to 0."""
-    left = (steps - step) / max(1.0, decay * steps)
-    return min(1.0, left)
-
-
-# %%
-print(*(f"{wsd(step, 10, decay=0.5):.1f}" for step in range(10)))
-
-# %% [markdown]
-r"""
-In step 9, the last of ten, a fifth of the rate is left. It would be zero one step later.
-
-`train` is the loop as a function. Besides the falling rate it has two additions:
-
-- *The same run again.* Dropout draws from PyTorch's global random numbers, which any cell may have used. So each step sets their seed, and at the
-  end the caller's random state is put back. (Our run has no dropout. The check below has.)
-- *A look from outside.* `on_step(step, loss)` is called after each step. The loss stays on the device; a GPU need not stop
-  for it.
-"""
-
-
-# %%
-#| export
-def train(model: GPT, stream, steps, lr, *, decay=0.3, generator=None, on_step=None) -> list[float]:
-    """Train in place on `steps` batches, stream.next_batch() -> (x, y); the loss of each, in nats per token.
-
-    generator seeds dropout, nothing else is random. on_step(step, loss): after each.
-    """
-    from tqdm import tqdm  # here, so that a step alone needs torch and nothing else
-
-    device, losses = next(model.train().parameters()).device, []
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
-    seed = int(torch.randint(2**31, (), generator=generator or torch.Generator()))
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        for step in tqdm(range(steps), unit="step", disable=None):
-            torch.manual_seed(seed + step)  # dropout depends on the step, not on what ran before
-            for group in optimizer.param_groups:
-                group["lr"] = lr * wsd(step, steps, decay=decay)
-            try:
-                losses.append(train_step(model, optimizer, [stream.next_batch()]))
-            except FloatingPointError as error:
-                raise FloatingPointError(f"step {step}: {error}; lower lr={lr:g}") from None
-            if on_step:
-                on_step(step, losses[-1])
-    return [loss.item() for loss in losses]
-
-
-# %%
-def short_run() -> list[float]:
-    return train(new_model(dropout=0.1), batches(seed=1), 4, lr, generator=torch.Generator().manual_seed(1))
-
-
-once = short_run()
-torch.rand(1000)  # some other cell draws
-difference = max(abs(a - b) for a, b in zip(short_run(), once))
-assert difference == 0 or device.type != "cpu", f"the same seed gave losses that differ by {difference}"
-print(f"largest difference between two runs: {difference:.3f}")  # GPU kernels may add in any order
-
-# %% [markdown]
-r"""
 ## The run
 
 How long will it take, and how often is the text read?
@@ -743,11 +719,11 @@ print(f"{steps} steps of {B} stories: {epochs:.2f} times the text, in some {step
 
 # %% [markdown]
 r"""
-(The time is an estimate, from the first loop.) If each story is read about once or less, the model has little chance to learn the text by heart.
+The time is an estimate, from the first loop. If each story is read about once or less, the model has little chance to learn the text by heart.
 
 During the run we also want to see more than the training loss. Every 100 steps, `watch` measures the loss on the 40 stories of `held` and the
-model's answers in them. At four steps it lets the model write a text. `live` draws the curves while they grow. (All of this takes a few seconds
-more.)
+model's answers in them. At four steps it lets the model write a text. `live` draws the curves while they grow. All of this takes a few seconds
+more.
 
 *Predict.* How far above the floor, in per cent, will the loss on the stories of `val` end? How many of the computed answers will be right?
 """
@@ -800,7 +776,7 @@ print(f"as much held-out text: {evaluate(model, [val[: len(complete)]], eot):.3f
 
 # %% [markdown]
 r"""
-It is: the last two numbers are nearly equal. So only the held-out curve can be compared with the floor. If the model had learned its training text
+It is: the last two numbers are nearly equal. Only the held-out curve can be compared with the floor. If the model had learned its training text
 by heart, the second number would be much lower than the third.
 
 And this is what the model wrote on the way, each time from the same opening and with the same random numbers:
@@ -836,6 +812,8 @@ print(f"floor {floor:.3f}: {loss / floor - 1:.1%} above it, or {above:.1f} nats 
 accuracy = answer_accuracy(model, asked, tokenizer)
 for kind, share in accuracy.items():
     print(f"{kind:8} answers: {share:4.0%} right; the bigram {baseline[kind]:4.0%}")
+for name, share in rule_shares.items():
+    print(f"copied answers by the rule {name!r}: {share:4.0%}")
 answer("07.3", 100 * (loss / floor - 1))
 answer("07.4", 100 * accuracy["computed"])
 
@@ -847,8 +825,23 @@ print("within 15% of the floor:", loss < 1.15 * floor)
 # %% [markdown]
 r"""
 On 2,500 stories the loss must stay *above* the floor. If a run ever gets below it, do not celebrate: the model has seen the held-out
-text, or the future. This number should also show the three faults that one batch did not show. A model that sees its targets gets below
-the floor. A model that was trained on wrong targets fails on the right ones.
+text, or the future. Does this number also show the three faults that one batch did not show? We trained the three faulty models as long as the right
+one, and measured their loss on the same stories:
+"""
+
+# %%
+import json
+
+faults = json.loads(Path("../data/measurements/without-mask.json").read_text(encoding="utf-8"))
+for name, after in faults["losses"].items():
+    print(f"{name:20}", *(f"{nats:7.3f} after {done} steps" for done, nats in after.items()))
+print(f"floor: {faults['floor']:.3f}")
+
+# %% [markdown]
+r"""
+Models that were trained on wrong targets fail on the right ones: their loss is higher than that of an untrained model. The model without a mask sees the token that it
+is asked for. It needs some hundred steps to find out, and then it gets far below the floor. No curve looks better than this one, and only somebody who knows the floor can
+see that it is impossible. This is why a known floor is worth a chapter.
 
 The model is trained. The appendix saves it, and chapter 07b looks at what it has learned.
 """
@@ -899,7 +892,7 @@ def save_model(model: GPT, folder: str | Path) -> None:
 
 # %% [markdown]
 r"""
-Later chapters use the model in `data/built/model`. Your experiments should not replace it with a worse one. So where a better model of the
+Later chapters use the model in `data/built/model`. Your experiments should not replace it with a worse one. Where a better model of the
 same vocabulary is already there, this one goes into a folder of its own:
 """
 

@@ -4,7 +4,7 @@ r"""
 
 A number in float32 takes 32 bits. Half the bits are half the bytes to move. And if the hardware has units for them, it
 multiplies matrices of 16-bit numbers several times faster than matrices of 32-bit numbers. PyTorch needs one extra line
-for it. So this is the cheapest speed-up of all.
+for it. No other speed-up is as cheap.
 
 But bits carry information. What do we lose if we drop half of them, and does training notice? In this chapter you first
 time a training step with and without the extra line. Then you look at numbers bit by bit, see what rounding does to them,
@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from course.figures import precision as figures
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.data import BatchStream
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.evaluate import evaluating
@@ -30,7 +30,6 @@ from nanogpt.labs.roofline.clock import faster, matmul_flops
 from nanogpt.device import matmul_formats
 from nanogpt.shards import document_starts, open_shards
 from nanogpt.labs.corpora.stories import ensure_corpus
-from nanogpt.training import target_shares
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -164,7 +163,7 @@ rounded up, to infinity.
 
 ## Rounding
 
-Between two powers of two, the numbers of a format lie at equal distances. So rounding has three steps: divide by this distance,
+Between two powers of two, the numbers of a format lie at equal distances. This makes rounding three steps: divide by this distance,
 round to an integer (a tie goes to the even one), multiply by the distance.
 """
 
@@ -235,7 +234,7 @@ A matrix product adds up K terms. If we round its inputs to 16 bits, does the er
 Take the error of one rounding first. It is at most half a step. For numbers of all sizes, its root mean square is 0.42 of eps /
 2, relative to the number (the first experiment at the end derives it). A product of two rounded numbers has two such errors, so √2
 times as much: 0.60 of eps / 2. Now add K products. Errors of random sign add up like √K. But the sum of random terms grows like √K
-as well. So the relative error should stay at 0.60 of eps / 2, whatever K is.
+as well. The relative error should stay at 0.60 of eps / 2, whatever K is.
 
 This holds only if the *sum* is kept in float32. If each partial sum is rounded to 16 bits as well, each rounding errs in
 proportion to the partial sum.
@@ -283,8 +282,8 @@ answer("10.3", ratios[-1] / ratios[0])
 
 # %% [markdown]
 r"""
-The relative error does not grow. (The figure shows absolute errors, which grow like √K, as the sum does. TF32 and float16 lie on
-each other, since both have ten bits of mantissa.) With rounded sums it grows. So hardware should multiply in 16 bits and add in 32.
+The relative error does not grow. The figure shows absolute errors, which grow like √K, as the sum does. TF32 and float16 lie on
+each other, since both have ten bits of mantissa. With rounded sums the relative error grows, too: hardware should multiply in 16 bits and add in 32.
 
 That is what a **tensor core** does. An ordinary unit of a GPU multiplies two numbers and adds a third. A tensor core does so with
 whole small matrices, in one operation: D = A·B + C. In the first ones they were 4 × 4, with A and B in float16. The products are
@@ -314,7 +313,7 @@ torch.set_float32_matmul_precision("highest")
 
 # %% [markdown]
 r"""
-A function that changes this setting and does not set it back changes all later products of the program. So ours is a context: it
+A function that changes this setting and does not set it back changes all later products of the program. Ours is a context: it
 leaves the setting as it found it, even if an error ends the block.
 """
 
@@ -376,7 +375,7 @@ for name, call in operations.items():
 # %% [markdown]
 r"""
 Follow a block of GPT down the table. The residual stream is float32, because the embedding is, and because a sum of float32
-and 16 bits is float32. So each LayerNorm reads float32. The linear layers and attention's products run in 16 bits. The loss is
+and 16 bits is float32. Each LayerNorm therefore reads float32. The linear layers and attention's products run in 16 bits. The loss is
 float32 on every device: a sum over fifty thousand exponentials must not run in 16 bits. (If LayerNorm and softmax get 16 bits,
 CUDA lifts them to float32 as well; the CPU leaves them.)
 
@@ -440,7 +439,7 @@ def autocast(precision: str, device: torch.device) -> Iterator[None]:
 # %% [markdown]
 r"""
 "It works" does not mean "it is fast". A CPU without units for a format emulates it. A processor's list of features does not
-settle the question, because the library decides which instructions it uses. So we measure a product, once in each process.
+settle the question, because the library decides which instructions it uses. We measure a product, once in each process.
 """
 
 
@@ -473,7 +472,7 @@ for precision in PRECISIONS:
 
 # %% [markdown]
 r"""
-So the best word for a device is bf16 if products are really faster in it, and fp16 on a GPU that lacks bfloat16:
+The best word for a device is bf16 if products are really faster in it, and fp16 on a GPU that lacks bfloat16:
 """
 
 
@@ -491,50 +490,53 @@ print("best here:", best_precision(device))
 
 # %% [markdown]
 r"""
-## The course's gradient in any precision
+## The course's step in any precision
 
-Chapter 07's `accumulate_gradients` now takes the word. The forward pass runs under `autocast`. The backward pass does not need it, because each
-of its operations runs in the format of its forward operation. TF32 is different: PyTorch looks at the switch whenever it multiplies, in backward
-as well. So `tf32_switch` is around both passes.
+Chapter 07's `train` has its step inside the loop. From here on we often need one step alone, in any precision, so it becomes a function: `train_step`.
+It takes the word. The forward pass runs under `autocast`. The backward pass does not need it, because each of its operations runs in the format of its
+forward operation. TF32 is different: PyTorch looks at the switch whenever it multiplies, in backward as well. This is why `tf32_switch` is around both
+passes.
+
+The function takes a list of batches, because a batch that does not fit into memory must be cut into several. Here the list has one batch.
 """
 
 
 # %%
 #| export training
-#| grows accumulate_gradients
-def accumulate_gradients(model: GPT, batches, precision="float32") -> Tensor:
-    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
+def train_step(model: GPT, optimizer, batches, precision="float32") -> Tensor:
+    """One update from a batch [(x, y)], each (B, T): the mean loss before it, in nats, on the device.
 
-    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word.
+    precision: chapter 10's word. FloatingPointError, and no update, if the loss or the gradient's norm is not finite.
     """
-    shares = target_shares(batches)
-    loss = torch.zeros((), device=shares.device)
+    [(x, y)] = batches
+    # the gradient of the batch, and its length
+    optimizer.zero_grad()
     with tf32_switch(precision == "tf32"):
-        for (x, y), share in zip(batches, shares):
-            with autocast(precision, x.device):
-                part = share * model(x, y)[1]
-            part.backward()
-            loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
-    return loss
+        with autocast(precision, x.device):
+            loss = model(x, y)[1]
+        loss.backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    # what is not finite must not reach the weights
+    if not torch.isfinite(norm + loss):  # waits for the device
+        raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
+    optimizer.step()
+    return loss.detach()
 
-
-# %%
-grown("accumulate_gradients", "10")
 
 # %% tags=["nbval-ignore-output"]
-model = GPT(config, seed_everything(1)).to(device)
 batch = BatchStream(open_shards(folder, "train"), B, T, seed=1, device=device).next_batch()
 word = {torch.bfloat16: "bf16", torch.float16: "fp16"}[half]
 for precision in ("float32", word):
-    loss = accumulate_gradients(model, [batch], precision)
-    print(f"{precision:8} loss {loss:.5f}")
+    model = GPT(config, seed_everything(1)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = [train_step(model, optimizer, [batch], precision) for _ in range(3)]
+    print(f"{precision:8} losses", *(f"{loss:.5f}" for loss in losses))
 
 # %% [markdown]
 r"""
-The same model has nearly the same loss on the same batch.
+The two runs have nearly the same losses.
 
-(`train_step` hands the word on from chapter 10b on, where `fp16` gets what it needs.) `evaluate` needs the same line, so that the held-out loss is
-measured in the precision of the training.
+`evaluate` needs the line with `autocast`, too, so that the held-out loss is measured in the precision of the training.
 """
 
 
@@ -566,7 +568,7 @@ def evaluate(model: GPT, shards: Iterable[np.ndarray], eot: int, *, precision="f
 r"""
 ## Does the gradient suffer?
 
-We want to compare gradients in all formats on every machine, also on those that emulate bfloat16 very slowly. So here is a
+We want to compare gradients in all formats on every machine, also on those that emulate bfloat16 very slowly. Here is a
 model of the hardware. It rounds the inputs of each matrix product, forward and backward, multiplies in float32, and rounds the
 result (except in TF32, whose results stay float32). A `TorchDispatchMode` sees each operation before it runs.
 

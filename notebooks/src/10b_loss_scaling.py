@@ -28,7 +28,6 @@ from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import autocast, tf32_switch, why_not
 from nanogpt.shards import open_shards
 from nanogpt.labs.corpora.stories import ensure_corpus
-from nanogpt.training import target_shares
 
 # %% tags=["nbval-ignore-output"]
 device = pick_device()
@@ -100,7 +99,7 @@ tokens is computed as 512 smaller batches of about a thousand tokens, each divid
 gradients is zero in float16.
 
 bfloat16 has float32's exponents. None of these gradients is below its smallest normal number, 2^-126, and none would be if the loss
-were divided by a million more. So bf16 needs no remedy.
+were divided by a million more: bf16 needs no remedy.
 
 ## Loss scaling
 
@@ -108,7 +107,7 @@ The last line of the table is the remedy. If we multiply the *loss* by 2^16, the
 (Micikevicius et al. 2018, §3.2). A power of two only shifts exponents, so this rounds nothing. Before the update we divide again, in
 float32.
 
-Which power of two? The largest with which no gradient overflows. We don't know it, and it changes during training. So we try. If a
+Which power of two? The largest with which no gradient overflows. We don't know it, and it changes during training. We have to try. If a
 gradient comes back infinite or NaN, we skip this update and halve the scale. After 2,000 good steps in a row we double it. (The class
 goes on in the next cell. If you change this one, run the next one again.)
 """
@@ -183,59 +182,36 @@ for finite in (True, True, False, False, True, True, True, True):
 r"""
 ## The course's step grows
 
-A step needs the scaler in two places. The first is the backward pass: `accumulate_gradients` multiplies the loss by the scale.
-"""
-
-
-# %%
-#| export training
-#| grows accumulate_gradients
-from torch import Tensor
-
-
-def accumulate_gradients(
-    model: GPT, batches, precision="float32", scaler: LossScaler | None = None
-) -> Tensor:
-    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
-
-    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word. scaler: its
-    scale multiplies the gradient, which fp16 needs.
-    """
-    if precision == "fp16" and scaler is None:
-        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
-    shares = target_shares(batches)
-    loss = torch.zeros((), device=shares.device)
-    with tf32_switch(precision == "tf32"):
-        for (x, y), share in zip(batches, shares):
-            with autocast(precision, x.device):
-                part = share * model(x, y)[1]
-            scaled = part if scaler is None else part * scaler.scale
-            scaled.backward()
-            loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
-    return loss
-
-
-# %% [markdown]
-r"""
-The second is before the update: `train_step` divides the gradients by the scale. If their norm is not finite, the scale was too large. Then the scaler
-halves it, and the step ends without an update. (Without a scaler this remains an error.) `train_step` also takes the word for the precision, and hands it on.
+Chapter 10's `train_step` needs the scaler in two places. The first is the backward pass: the loss is multiplied by the scale. The second is before the
+update: the gradients are divided by the scale. If their norm is not finite, the scale was too large. Then the scaler halves it, and the step ends without an
+update. Without a scaler this remains an error.
 """
 
 
 # %%
 #| export training
 #| grows train_step
+from torch import Tensor
+
+
 def train_step(
     model: GPT, optimizer, batches, precision="float32", *, scaler: LossScaler | None = None
 ) -> Tensor:
-    """One update from batches [(x, y), …], each (B, T): the mean loss before it, in nats, on the device.
+    """One update from a batch [(x, y)], each (B, T): the mean loss before it, in nats, on the device.
 
     precision: chapter 10's word. scaler: for fp16; it skips an update whose gradient overflowed. FloatingPointError, and
     no update, if the loss or the gradient's norm is not finite.
     """
+    if precision == "fp16" and scaler is None:
+        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
+    [(x, y)] = batches
     # the gradient of the batch, and its length
     optimizer.zero_grad()
-    loss = accumulate_gradients(model, batches, precision, scaler)
+    with tf32_switch(precision == "tf32"):
+        with autocast(precision, x.device):
+            loss = model(x, y)[1]
+        scaled = loss if scaler is None else loss * scaler.scale
+        scaled.backward()
     if scaler is not None:
         scaler.unscale(model.parameters())
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
@@ -244,12 +220,12 @@ def train_step(
         finite = bool(norm.isfinite())
         scaler.update(finite)
         if not finite:
-            return loss
+            return loss.detach()
     # what is not finite must not reach the weights
     if not torch.isfinite(norm + loss):  # waits for the device
         raise FloatingPointError(f"the loss is {loss:.3g} and its gradient's norm {norm:.3g}")
     optimizer.step()
-    return loss
+    return loss.detach()
 
 
 # %%
@@ -259,7 +235,7 @@ grown("train_step", "10b")
 r"""
 ## Why an fp16 log begins with skipped steps
 
-Megatron-LM, a well-known program for training large models, starts at a scale of 2^32. That is too large for any model. So the
+Megatron-LM, a well-known program for training large models, starts at a scale of 2^32. That is too large for any model. The
 first steps overflow, and each halves the scale, until it fits. No update is made before.
 
 Where must this search end? It ends at the largest power of two that keeps the largest gradient below 65,520, from where on float16
@@ -269,7 +245,7 @@ another batch. We let the scaler double after 12 good steps, so that we also see
 On a GPU with float16, `one_step` uses the real format; elsewhere it uses the emulation. The two differ. The emulation rounds only
 matrix products. In real float16 the gradient of a bias is rounded, too. This gradient is a sum over all tokens, so it can be
 larger than any product. The second cell below prints the largest of both. On an H100 the products alone predicted 12 skipped steps,
-and 15 were skipped. So on a GPU we use the larger of the two. On an H200 this rule predicted 15 skipped steps, and 15 were skipped.
+and 15 were skipped. On a GPU we therefore use the larger of the two. On an H200 this rule predicted 15 skipped steps, and 15 were skipped.
 """
 
 
@@ -435,7 +411,7 @@ for name, shares in stuck.items():
 # %% [markdown]
 r"""
 In the first step AdamW moves every weight by about the learning rate. Later the updates are smaller, because gradients of different
-batches partly cancel in the mean. So more of them vanish, the ones of the largest weights first. At the end of a run the learning rate
+batches partly cancel in the mean. More of them vanish, the ones of the largest weights first. At the end of a run the learning rate
 falls as well. And an update that is not lost is rounded up to a whole step, which is also wrong.
 
 The remedy is *master weights* (Micikevicius et al. 2018, §3.1): float32 weights take the updates, and 16-bit copies do the multiplying.
@@ -481,7 +457,7 @@ print(f"1 + 1000 updates of 0.001: the master is {master.item():.4f}, the weight
 # %% [markdown]
 r"""
 The optimizer around it is mostly bookkeeping. It puts all weights of a group end to end into one tensor, and makes the model's
-parameters views of it. So an update of the whole group is one call, which a compiler (chapter 11) turns into one pass over memory.
+parameters views of it. An update of the whole group is one call, which a compiler (chapter 11) turns into one pass over memory.
 (The class goes on in the two cells below. You may change one of the three and run it alone: if others depend on it, the course runs them again.)
 """
 
@@ -553,7 +529,7 @@ class MasterAdamW(MasterAdamW):
 
 # %% [markdown]
 r"""
-Is it really the masters that help? In the run "bf16 weights" AdamW's moments were bfloat16 as well. So we need a control that
+Is it really the masters that help? In the run "bf16 weights" AdamW's moments were bfloat16 as well. We need a control that
 changes one thing only: an optimizer with float32 moments that *forgets* its masters. Before each step it makes them anew from the
 rounded weights.
 """

@@ -193,7 +193,7 @@ def compile_in_place(model: GPT, device: torch.device) -> None:
 
 # %% [markdown]
 r"""
-Now the step itself. It is chapter 07's `train_step`, with everything that the names ask for.
+Now the step itself. It is chapter 10b's `train_step`, with everything that the names ask for.
 """
 
 

@@ -31,6 +31,7 @@ billion. Chapter 15b measures why the batch may grow.
 
 # %%
 #| default_exp optim
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,10 +48,10 @@ from nanogpt.labs.evals.floor import floor_per_token
 from nanogpt.model import GPTConfig
 from nanogpt.optim import MASTERS
 from nanogpt.optim import wsd
-from nanogpt.precision import LossScaler
+from nanogpt.precision import LossScaler, autocast, tf32_switch
 from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.tokenizer import BPETokenizer
-from nanogpt.training import accumulate_gradients, scale_init, train_step
+from nanogpt.training import scale_init, train_step
 
 device = pick_device()
 
@@ -60,6 +61,7 @@ import math
 from importlib import import_module
 
 import torch
+from torch import Tensor
 
 from nanogpt.model import GPT
 
@@ -94,10 +96,10 @@ print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} na
 
 # %% [markdown]
 r"""
-The smallest program that does the job is chapter 07's loop: an optimizer, a rate for each step, and `train_step`. We wrap it into a function,
+The smallest program that does the job is chapter 07's loop: an optimizer, a rate for each step, and the step, for which we have chapter 10b's `train_step`. We wrap it into a function,
 so that we can call it with many rates. At the end, `run` measures the loss on stories that were held out, and takes off the
-*floor*: the loss of a perfect reader, which chapter 02 computed. So 0 would be a perfect model. The function keeps its results, because several
-cells below ask for the same runs. (If you change the sizes, run the next cell again as well. It then forgets the old results.)
+*floor*: the loss of a perfect reader, which chapter 02 computed. A perfect model would have 0. The function keeps its results, because several
+cells below ask for the same runs. If you change the sizes, run the next cell again as well; it then forgets the old results.
 """
 
 
@@ -110,8 +112,11 @@ def batches(rows: int = B, seed: int = 0) -> DocumentStream:
     return DocumentStream([folder / "train_000000.bin"], rows, config.block_size, seed=seed, device=device)
 
 
+falls = partial(wsd, decay=0.3)  # constant, and over the last 30% of the steps down to 0
+
+
 @cache
-def run(lr: float, schedule=wsd, seed: int = 0) -> SimpleNamespace:
+def run(lr: float, schedule=falls, seed: int = 0) -> SimpleNamespace:
     """Chapter 07's loop: the loss of each step, and how many nats the model is above the floor at the end."""
     model, stream, losses = new_model(seed), batches(seed=seed), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
@@ -149,7 +154,7 @@ def best(above: dict[float, list[float]]) -> float:
 
 
 # %% tags=["nbval-ignore-output"]
-plain = sweep(wsd)
+plain = sweep(falls)
 for lr, above in plain.items():
     print(f"rate {lr:g}:", *(f"{nats:.3f}" for nats in above), f" mean {np.mean(above):.3f}")
 answer("15.1", best(plain))
@@ -159,7 +164,7 @@ show(figures.rates({"no warm-up": plain}), alt="Nats above the floor against the
 r"""
 Every dot is one run, and the line connects the means. On the left the rate is too small: the model has not come far in so few steps. On the right the steps are too long,
 and the model ends worse than with a much smaller rate. The best rate lies between, and the way from the best rate to a bad one is short. Whoever trains a large model
-cannot make such a sweep. So it would help to have a recipe that forgives a wrong guess.
+cannot make such a sweep. It would help to have a recipe that forgives a wrong guess.
 
 ## Warm-up: the first steps
 
@@ -185,7 +190,7 @@ In the first step every weight moves by exactly one learning rate, whether its g
 a mean of the gradients by the root of a mean of their squares. After one step both means consist of one gradient, so the
 quotient is +1 or −1. Later, the gradients of different batches disagree. They partly cancel in the mean of the gradients, and the steps become shorter.
 
-So Adam takes its longest steps when it knows least. The remedy is simple: start with a small rate, and let it grow to its full value over the
+Adam takes its longest steps when it knows least. The remedy is simple: start with a small rate, and let it grow to its full value over the
 first steps. This is the *warm-up*.
 """
 
@@ -207,7 +212,7 @@ The factor of the rate is a *pure function of the step*: it does not remember an
 its next step to find its rate again.
 
 Chapter 07's schedule `wsd` is constant and falls at the end. It now grows by two things: the warm-up at its beginning, and a minimum
-at its end.
+at its end. The fall takes 30% of the steps, unless we ask for something else.
 """
 
 
@@ -252,7 +257,7 @@ rate, little or nothing of it is left. Both numbers are true, and they answer di
 rate that was tuned for one of them measures how well that rate suits the other.
 
 Is warm-up useless, then? Look at the figure again. With warm-up the valley is wide: a rate that is twice too large costs little. Without it the same mistake is expensive. Wortsman et al.
-(2023) found the same with larger models. So warm-up buys safety rather than a better loss, and it costs nothing.
+(2023) found the same with larger models. Warm-up buys safety rather than a better loss, and it costs nothing.
 
 ## How the rate comes down
 
@@ -308,7 +313,7 @@ r"""
 ## What decays, and what does not
 
 Weight decay shrinks a weight by lr × decay in each step, whatever its gradient is. For a matrix this is a pull towards smaller
-products. But a LayerNorm's gain has no reason to be small: it starts at 1, and decay pulls it to 0. So most recipes make two
+products. But a LayerNorm's gain has no reason to be small: it starts at 1, and decay pulls it to 0. Most recipes make two
 groups. Parameters with two dimensions (matrices) are decayed. Parameters with one (biases and gains) are not.
 
 *Predict.* Of GPT-2's 124 million parameters, how many per cent are in the group that is not decayed? And to which group do the
@@ -383,6 +388,156 @@ for group in make_optimizer(new_model(), 1e-2, weight_decay=0.1).param_groups:
 
 # %% [markdown]
 r"""
+## A batch larger than memory
+
+GPT-2's training uses $2^{19}$ tokens for each update. With 1,024 tokens in a row this is 512 rows, but one GPU may have room for 16. The gradients of 32
+*micro-batches* are added up, and then one update is made. In PyTorch this is easy, because `backward()` adds to the gradients that are there already.
+
+We try it with a batch that is cut into equal micro-batches, and compare with the gradient of the whole batch. *Find the bug* before you run the cell.
+"""
+
+
+# %%
+def added_up(micro_batches, divide: float) -> Tensor:
+    """The gradient of micro-batches, each with its mean loss, as backward() adds it up."""
+    model.zero_grad()
+    for x, y in micro_batches:
+        loss = model(x, y)[1] / divide
+        loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def off(g: Tensor, whole: Tensor) -> str:
+    return f"length × {g.norm() / whole.norm():.3f}, off by {100 * (g - whole).norm() / whole.norm():.2f}%"
+
+
+model, (x, y) = new_model(), batches().next_batch()
+whole = added_up([(x, y)], divide=1)
+parts = list(zip(x.chunk(CUT), y.chunk(CUT)))
+print("added up:            ", off(added_up(parts, divide=1), whole))
+print("divided by the number:", off(added_up(parts, divide=CUT), whole))
+
+# %% [markdown]
+r"""
+The sum of n means is n times the mean. If each loss is divided by the number of micro-batches, the gradient is right.
+
+What happens to a run if somebody forgets the division? We train 40 steps on one batch with AdamW, with the division and without it.
+
+*Predict.* Does the loss show the bug: does it differ by more than 0.01 nats after 40 steps? Answer 1 for yes and 0 for no.
+"""
+
+# %%
+predict("15.5", "AdamW's loss shows the forgotten division (1 yes, 0 no)", guess=None)
+
+# %% tags=["nbval-ignore-output"]
+ends = {}
+for divide in (CUT, 1):
+    model = new_model()
+    optimizer = make_optimizer(model, 2e-3)
+    for _ in range(40):
+        added_up(parts, divide)
+        optimizer.step()
+    ends[divide] = model(x, y)[1].item()
+print(f"after 40 steps: {ends[CUT]:.3f} with the division, {ends[1]:.3f} without it")
+answer("15.5", int(abs(ends[1] - ends[CUT]) > 0.01))
+
+# %% [markdown]
+r"""
+With plain gradient descent, a gradient that is n times as long means a learning rate that is n times as large. AdamW divides each gradient by its own size, so a constant
+factor cancels, and the loss looks right. Only the norm in the log is too large, and clipping at 1 has become clipping at 1/n. No loss curve finds this bug.
+A law finds it: the gradient must not depend on how a batch is cut.
+
+**The second bug** is in the repair of the first. We divided by the number of micro-batches: we took a mean of means. That is the mean only if all micro-batches have
+the same number of targets. Micro-batches of whole documents have different counts. In the next cell each row is one story,
+and what follows its end has the target −100, which does not count. Large libraries had this bug for years (Hugging Face, *Fixing Gradient Accumulation*, October 2024).
+"""
+
+
+# %%
+documents = sorted((torch.tensor([eot, *tokenizer.encode(story.text), eot]) for story in told), key=len)
+chosen = [*documents[: B - 1], documents[-1]]  # the shortest ones and the longest
+rows = [ids[: config.block_size + 1].to(device) for ids in chosen]
+x_told = pad_sequence([ids[:-1] for ids in rows], batch_first=True)
+y_told = pad_sequence([ids[1:] for ids in rows], batch_first=True, padding_value=-100)
+parts = list(zip(x_told.chunk(CUT), y_told.chunk(CUT)))
+print("targets that count:", [int((y != -100).sum()) for _, y in parts])
+whole = added_up([(x_told, y_told)], divide=1)
+print("mean of means:        ", off(added_up(parts, divide=CUT), whole))
+
+# %% [markdown]
+r"""
+The gradient is wrong again. Every *target* should count the same. `target_shares` counts the targets of all micro-batches first. A micro-batch that has a
+tenth of them gets the weight 0.1.
+"""
+
+
+# %%
+#| export training
+#| blank target_shares: count the targets that are not -100 in each batch, then divide by their sum
+from collections.abc import Sequence
+
+
+def target_shares(batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Of all targets that count, those that are not -100, the share in each batch (x, y)."""
+    if not batches:
+        raise ValueError("a step needs at least one micro-batch (x, y)")
+    counts = torch.stack([(y != -100).sum() for _, y in batches])
+    return counts / counts.sum()
+
+
+# %%
+print("shares of the targets:", *(f"{share:.3f}" for share in target_shares(parts)))
+
+# %% [markdown]
+r"""
+`accumulate_gradients` runs forward and backward on one micro-batch after another, as chapter 10b's `train_step` does it with one batch. Each loss is
+multiplied by its share, and the sum of these losses is the loss of the batch. Only the line with `torch.where` needs care. A micro-batch without any
+target has the mean loss 0/0, which is NaN. Its gradient is zero, but NaN must not get into the sum.
+"""
+
+
+# %%
+#| export training
+#| blank accumulate_gradients: multiply each batch's mean loss by its share, run backward, and add these losses up
+def accumulate_gradients(
+    model: GPT, batches, precision="float32", scaler: LossScaler | None = None
+) -> Tensor:
+    """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
+
+    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word. scaler: its
+    scale multiplies the gradient, which fp16 needs.
+    """
+    if precision == "fp16" and scaler is None:
+        raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")
+    shares = target_shares(batches)
+    loss = torch.zeros((), device=shares.device)
+    with tf32_switch(precision == "tf32"):
+        for (x, y), share in zip(batches, shares):
+            with autocast(precision, x.device):
+                part = share * model(x, y)[1]
+            scaled = part if scaler is None else part * scaler.scale
+            scaled.backward()
+            loss += torch.where(share > 0, part.detach(), 0.0)  # without a target, its mean is 0/0
+    return loss
+
+
+# %% [markdown]
+r"""
+*Check.* The law: however a batch is cut, the gradient is the same, up to rounding. We try it with the stories, whose targets are spread unevenly.
+"""
+
+# %%
+model.zero_grad()
+accumulate_gradients(model, parts)
+shared = torch.cat([p.grad.flatten() for p in model.parameters()])
+print("shares of targets:    ", off(shared, whole))
+assert (shared - whole).norm() < 1e-4 * whole.norm(), "the gradient depends on how a batch is cut"
+
+# %% [markdown]
+r"""
+A test checks the law for any way to cut a batch. A loop that meets its micro-batches one at a time cannot know the shares. It can add up *sums* of
+losses, and divide the gradient by the count at the end.
+
 ## The length of the gradient, and clipping
 
 All parameters together are one long vector, and so is the gradient. The length of the gradient is the cheapest instrument of a run: it is one
@@ -398,10 +553,6 @@ another direction.
 
 # %%
 #| export
-import torch
-from torch import Tensor
-
-
 def gradients_of(parameters) -> list[Tensor]:
     """The gradients of those parameters that have one."""
     return [p.grad for p in parameters if p.grad is not None]
@@ -427,8 +578,9 @@ print(f"norm {norm:.1f}, clipped to 1:", two)
 
 # %% [markdown]
 r"""
-`train_step` gets a new argument, `clip`: the largest length. Where in the step does clipping belong? The gradient must be complete: all parts of the batch
-have been added up, and fp16's scale has been divided out. And the optimizer must not have used it. So its place is just before the update.
+Now `train_step` grows by both. It takes all micro-batches of an update and leaves the gradient to `accumulate_gradients`. And it gets a new argument, `clip`: the
+largest length. Where in the step does clipping belong? The gradient must be complete: all micro-batches have been added up, and fp16's scale has been
+divided out. The optimizer must not have used it yet. This place is just before the update.
 """
 
 
@@ -470,7 +622,9 @@ grown("train_step", "15")
 
 # %% [markdown]
 r"""
-The loop `train` takes over what this chapter has made: `make_optimizer` in place of the plain AdamW, `clip`, and the word for the precision.
+The loop `train` leaves its step to `train_step`, and takes over what else this chapter has made: `make_optimizer` in place of the plain AdamW, `clip`, and the
+word for the precision. It also seeds dropout. Dropout draws from PyTorch's global random numbers, which any cell may have used, and then the same run cannot be made
+again. Now each step sets their seed, and at the end the caller's random state is put back.
 """
 
 
@@ -505,13 +659,26 @@ def train(
 
 
 # %%
-print(*(f"{loss:.2f}" for loss in train(new_model(), batches(), 4, 1e-2, clip=1.0)))
+grown("train", "15")
+
+
+# %%
+def short_run() -> list[float]:
+    model = GPT(replace(config, dropout=0.1), torch.Generator().manual_seed(0)).to(device)
+    return train(model, batches(), 4, 1e-2, clip=1.0, generator=torch.Generator().manual_seed(1))
+
+
+once = short_run()
+torch.rand(1000)  # some other cell draws
+difference = max(abs(a - b) for a, b in zip(short_run(), once))
+assert difference == 0 or device.type != "cpu", f"the same seed gave losses that differ by {difference}"
+print(*(f"{loss:.2f}" for loss in once), f"and again, with a difference of {difference:.3f}")
 
 # %% [markdown]
 r"""
 Now `run` grows into `experiment`: the recipe of this chapter, all of it. Its four arguments are what the next sections change. It also keeps the norm of
-each step, and can leave out a step. `train_step` does neither, so `experiment` makes its step from the same parts: gradient, norm, clipping, update. (Like
-`run`, it remembers its results until its cell is run again.)
+each step, and can leave out a step. `train_step` does neither, so `experiment` makes its step from the same parts: gradient, norm, clipping, update. Like
+`run`, it remembers its results until its cell is run again.
 """
 
 
@@ -565,7 +732,7 @@ A bad batch has a high loss, of course: no model can predict random ids. The que
 """
 
 # %%
-predict("15.5", "what a bad batch adds to the next ten, without clipping", guess=None, unit="nats")
+predict("15.6", "what a bad batch adds to the next ten, without clipping", guess=None, unit="nats")
 
 
 # %%
@@ -590,7 +757,7 @@ for name, nats in harm.items():
     print(
         f"{name:13} next 10 steps {nats[BAD + 1 : BAD + 11].mean():+.3f} nats, last 10 {nats[-10:].mean():+.3f}"
     )
-answer("15.5", harm["no clipping"][BAD + 1 : BAD + 11].mean())
+answer("15.6", harm["no clipping"][BAD + 1 : BAD + 11].mean())
 show(figures.spike(spiked, harm, BAD), alt="A spike of the norm, and how much higher the loss is after it.")
 
 # %% [markdown]
@@ -602,98 +769,7 @@ betas of 0.9 and 0.95 it takes about ten steps until the mean of the gradients h
 direction of the bad batch. After that the weights are in a worse place, and the loss stays higher. A clipped gradient is one among others. A batch that is left out does no harm, but
 somebody must notice that it is bad: chapter 17e builds a rule for that.
 
-So clipping is an insurance. What it is worth in a run without an accident is a question for chapter 15b.
-
-## A batch larger than memory
-
-GPT-2's training uses $2^{19}$ tokens for each update. With 1,024 tokens in a row this is 512 rows, but one GPU may have room for 16. So the gradients of 32
-*micro-batches* are added up, and then one update is made. In PyTorch this is easy, because `backward()` adds to the gradients that are there already.
-
-We try it with a batch that is cut into equal micro-batches, and compare with the gradient of the whole batch. *Find the bug* before you run the cell.
-"""
-
-
-# %%
-def added_up(micro_batches, divide: float) -> Tensor:
-    """The gradient of micro-batches, each with its mean loss, as backward() adds it up."""
-    model.zero_grad()
-    for x, y in micro_batches:
-        loss = model(x, y)[1] / divide
-        loss.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
-def off(g: Tensor, whole: Tensor) -> str:
-    return f"length × {g.norm() / whole.norm():.3f}, off by {100 * (g - whole).norm() / whole.norm():.2f}%"
-
-
-model, (x, y) = new_model(), batches().next_batch()
-whole = added_up([(x, y)], divide=1)
-parts = list(zip(x.chunk(CUT), y.chunk(CUT)))
-print("added up:            ", off(added_up(parts, divide=1), whole))
-print("divided by the number:", off(added_up(parts, divide=CUT), whole))
-
-# %% [markdown]
-r"""
-The sum of n means is n times the mean. So each loss must be divided by the number of micro-batches, and then the gradient is right.
-
-What happens to a run if somebody forgets the division? We train 40 steps on one batch with AdamW, with the division and without it.
-
-*Predict.* Does the loss show the bug: does it differ by more than 0.01 nats after 40 steps? Answer 1 for yes and 0 for no.
-"""
-
-# %%
-predict("15.6", "AdamW's loss shows the forgotten division (1 yes, 0 no)", guess=None)
-
-# %% tags=["nbval-ignore-output"]
-ends = {}
-for divide in (CUT, 1):
-    model = new_model()
-    optimizer = make_optimizer(model, 2e-3)
-    for _ in range(40):
-        added_up(parts, divide)
-        optimizer.step()
-    ends[divide] = model(x, y)[1].item()
-print(f"after 40 steps: {ends[CUT]:.3f} with the division, {ends[1]:.3f} without it")
-answer("15.6", int(abs(ends[1] - ends[CUT]) > 0.01))
-
-# %% [markdown]
-r"""
-With plain gradient descent, a gradient that is n times as long means a learning rate that is n times as large. AdamW divides each gradient by its own size, so a constant
-factor cancels, and the loss looks right. Only the norm in the log is too large, and clipping at 1 has become clipping at 1/n. No loss curve finds this bug.
-A law finds it: the gradient must not depend on how a batch is cut.
-
-**The second bug** is in the repair of the first. We divided by the number of micro-batches: we took a mean of means. That is the mean only if all micro-batches have
-the same number of targets. Micro-batches of whole documents have different counts. In the next cell each row is one story,
-and what follows its end has the target −100, which does not count. Large libraries had this bug for years (Hugging Face, *Fixing Gradient Accumulation*, October 2024).
-"""
-
-
-# %%
-def gradient(micro_batches: list) -> Tensor:
-    """All of the model's gradient, end to end, as accumulate_gradients makes it."""
-    model.zero_grad()
-    accumulate_gradients(model, micro_batches)
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
-documents = sorted((torch.tensor([eot, *tokenizer.encode(story.text), eot]) for story in told), key=len)
-chosen = [*documents[: B - 1], documents[-1]]  # the shortest ones and the longest
-rows = [ids[: config.block_size + 1].to(device) for ids in chosen]
-x_told = pad_sequence([ids[:-1] for ids in rows], batch_first=True)
-y_told = pad_sequence([ids[1:] for ids in rows], batch_first=True, padding_value=-100)
-parts = list(zip(x_told.chunk(CUT), y_told.chunk(CUT)))
-print("targets that count:", [int((y != -100).sum()) for _, y in parts])
-whole, shared = gradient([(x_told, y_told)]), gradient(parts)
-print("mean of means:      ", off(added_up(parts, divide=CUT), whole))
-print("shares of targets:  ", off(shared, whole))
-assert (shared - whole).norm() < 1e-4 * whole.norm(), "the gradient depends on how a batch is cut"
-
-# %% [markdown]
-r"""
-`accumulate_gradients` is right since chapter 07: it counts the targets of all micro-batches first and weights each loss by its share of the targets. A test
-checks the law for any way to cut a batch. A loop that meets its micro-batches one at a time cannot know the shares. It can add up *sums* of losses,
-and divide the gradient by the count at the end.
+Clipping is an insurance. What it is worth in a run without an accident is a question for chapter 15b.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -717,7 +793,7 @@ r"""
 
 To explore:
 
-1. Warm up over other lengths: `sweep(partial(wsd, warmup=n))` for n = 2, 5, 20, 50. *Check*: n = 1 gives the numbers of `sweep(wsd)`. From which length
+1. Warm up over other lengths: `sweep(partial(wsd, warmup=n))` for n = 2, 5, 20, 50. *Check*: n = 1 gives the numbers of `sweep(falls)`. From which length
    on is the largest rate as good as the best one?
 2. A schedule whose fall follows 1 − √(share of the fall that is done) (Hägele et al. 2024). *Check*: it is never above `wsd`. Is it better, for each of the seeds?
 3. Give the bad batch a rate: let `damaged` spoil every tenth batch. *Check*: without clipping the run ends higher. Up to which share of bad batches does clipping save it?

@@ -93,7 +93,7 @@ _ = ensure_corpus(RUNS / "stories", n=1000)
 r"""
 ## Which steps count
 
-Chapter 07's `train_step` refuses an update only if the loss or the gradient is not finite, and then it ends the program. A long run has
+Chapter 15's `train_step` refuses an update only if the loss or the gradient is not finite, and then it ends the program. A long run has
 three reasons to leave an update out, and goes on:
 
 - *Not finite.* The loss or the gradient is NaN or infinite. The batch is kept in a file, so that somebody can look at it.
@@ -252,7 +252,7 @@ for loss in (7.0, math.nan):
 r"""
 The first loss has no z-score yet, because the window is not full. NaN is always refused, and the window does not see it.
 
-Now we can write the step. `update` sets the rate and takes the micro-batches of one update. It computes the gradient with chapter 07's `accumulate_gradients`. Then it asks `judge`, and changes the weights only if there is no reason against it. An overflow of float16 is not judged: there the loss is finite, and the scaler halves its scale.
+Now we can write the step. `update` sets the rate and takes the micro-batches of one update. It computes the gradient with chapter 15's `accumulate_gradients`. Then it asks `judge`, and changes the weights only if there is no reason against it. An overflow of float16 is not judged: there the loss is finite, and the scaler halves its scale.
 """
 
 

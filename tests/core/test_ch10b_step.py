@@ -1,4 +1,4 @@
-"""The step of chapter 07 as chapter 10b grows it, with precision and the scaler."""
+"""The step of chapter 10 as chapter 10b grows it, with the scaler."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.precision import LossScaler
-from nanogpt.training import accumulate_gradients, scale_init, train_step
+from nanogpt.training import scale_init, train_step
 
 CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
 EOT = 39
@@ -54,16 +54,11 @@ def test_fp16_without_a_scaler_is_one_clear_error():
     model = new_model()
     with pytest.raises(ValueError, match="fp16 needs a scaler"):
         train_step(model, torch.optim.AdamW(model.parameters()), [one_batch()], "fp16")
-    with pytest.raises(ValueError, match="fp16 needs a scaler"):
-        accumulate_gradients(model, [one_batch()], "fp16")
 
 
-def test_a_scaler_multiplies_the_gradient_and_not_the_loss_that_is_returned():
-    plain, scaled = new_model(), new_model()
-    loss = accumulate_gradients(plain, [one_batch()])
-    assert torch.equal(accumulate_gradients(scaled, [one_batch()], scaler=LossScaler(2.0**4)), loss)
-    for p, q in zip(plain.parameters(), scaled.parameters()):
-        assert torch.allclose(2.0**4 * p.grad, q.grad, atol=1e-5)
+def test_the_loss_that_is_returned_is_not_scaled():
+    plain, scaled = updated([one_batch()])[0], updated([one_batch()], scaler=LossScaler(scale=2.0**4))[0]
+    assert torch.equal(plain, scaled) and not scaled.requires_grad
 
 
 @pytest.mark.parametrize(

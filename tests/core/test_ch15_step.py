@@ -1,4 +1,4 @@
-"""Chapter 07's step and loop, grown by chapter 15: clipping, the optimizer of the recipe."""
+"""Chapter 10b's step and chapter 07's loop, grown by chapter 15: accumulation, clipping, the optimizer of the recipe."""
 
 import math
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ import torch
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
 from nanogpt.precision import LossScaler
-from nanogpt.training import scale_init, train, train_step
+from nanogpt.training import accumulate_gradients, scale_init, train, train_step
 
 CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
 
@@ -29,6 +29,66 @@ def updated(batches, **options):
     model = new_model()
     loss = train_step(model, torch.optim.SGD(model.parameters(), lr=1.0), batches, **options)
     return loss, torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_however_a_batch_is_cut_the_update_is_the_same():
+    x, y = one_batch(B=4)
+    y = y.clone()
+    y[1, 3:] = y[2] = -100  # the third micro-batch has no target that counts
+    loss, weights = updated([(x, y)])
+    other_loss, others = updated(list(zip(x.split(1), y.split(1))))
+    assert torch.allclose(loss, other_loss, rtol=1e-5), "the loss depends on how the batch was cut"
+    assert torch.allclose(weights, others, atol=1e-6), "the update depends on how the batch was cut"
+
+
+def test_gradients_are_added_to_those_that_are_there_and_a_step_forgets_them_first():
+    def gradient():
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    model = new_model()
+    accumulate_gradients(model, [one_batch()])
+    once = gradient()
+    accumulate_gradients(model, [one_batch()])
+    assert torch.allclose(gradient(), 2 * once, atol=1e-6)
+    train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), [one_batch()])
+    assert torch.allclose(gradient(), once, atol=1e-6)
+
+
+def test_the_loss_stays_on_the_device_and_remembers_no_graph():
+    model = new_model()
+    for loss in (updated([one_batch()])[0], accumulate_gradients(model, [one_batch()])):
+        assert isinstance(loss, torch.Tensor) and loss.shape == () and not loss.requires_grad
+
+
+def test_no_batch_is_one_clear_error():
+    model = new_model()
+    with pytest.raises(ValueError, match="at least one micro-batch"):
+        train_step(model, torch.optim.AdamW(model.parameters()), [])
+
+
+def test_a_scaler_multiplies_the_gradient_and_not_the_loss_that_is_returned():
+    plain, scaled = new_model(), new_model()
+    loss = accumulate_gradients(plain, [one_batch()])
+    assert torch.equal(accumulate_gradients(scaled, [one_batch()], scaler=LossScaler(2.0**4)), loss)
+    for p, q in zip(plain.parameters(), scaled.parameters()):
+        assert torch.allclose(2.0**4 * p.grad, q.grad, atol=1e-5)
+
+
+def test_a_gradient_in_fp16_without_a_scaler_is_one_clear_error():
+    with pytest.raises(ValueError, match="fp16 needs a scaler"):
+        accumulate_gradients(new_model(), [one_batch()], "fp16")
+
+
+def test_tf32_is_on_for_each_micro_batch_and_the_setting_is_left_as_found(monkeypatch):
+    monkeypatch.setattr("nanogpt.precision.why_not", lambda precision, device: None)
+    model, seen, setting = new_model(), [], torch.get_float32_matmul_precision
+    layer = model.transformer.h[0].mlp.c_fc
+    layer.register_forward_hook(lambda *_: seen.append(("forward", setting())))
+    layer.weight.register_hook(lambda grad: seen.append(("backward", setting())))
+    found = setting()
+    accumulate_gradients(model, [one_batch(), one_batch(seed=1)], "tf32")
+    assert seen == [("forward", "high"), ("backward", "high")] * 2
+    assert setting() == found
 
 
 def test_clipping_bounds_the_gradients_length_and_keeps_its_direction():
@@ -109,3 +169,25 @@ def test_a_loss_that_is_not_finite_says_to_set_clip():
         model.transformer.wte.weight.fill_(math.nan)
     with pytest.raises(FloatingPointError, match=r"step 0: the loss is nan.*; lower lr=0\.001, or set clip"):
         train(model, STREAM, 3, 1e-3)
+
+
+def test_the_same_seed_gives_the_same_losses_bit_for_bit_whatever_ran_before():
+    def run(seed=3):
+        g = torch.Generator().manual_seed(seed)
+        return train(new_model(dropout=0.2), STREAM, 4, 1e-3, generator=g)
+
+    torch.manual_seed(1)
+    first = run()
+    torch.rand(100)
+    assert run() == first
+    assert run(seed=4) != first  # dropout does depend on the generator
+
+
+def test_training_leaves_the_global_random_state_alone_and_is_not_disturbed_by_callbacks():
+    def run(on_step=None):
+        return train(new_model(dropout=0.2), STREAM, 4, 1e-3, on_step=on_step)
+
+    before = torch.get_rng_state()
+    quiet = run()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert run(on_step=lambda step, loss: torch.rand(step + 1)) == quiet

@@ -26,7 +26,7 @@ def losses_of(name, steps, config=TINY, B=4, T=16, skip=NOT_HERE):
 
 @pytest.fixture
 def steps_taken(monkeypatch):
-    """What each step hands to chapter 07's train_step; no step is taken."""
+    """What each step hands to chapter 10b's train_step; no step is taken."""
     seen = []
 
     def train_step(model, optimizer, batches, precision, scaler=None):
