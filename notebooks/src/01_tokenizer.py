@@ -707,8 +707,11 @@ class BPETokenizer(BPETokenizer):
 
 # %%
 tokenizer = BPETokenizer.train(documents, VOCAB)
-tokenizer.save("../data/built/tokenizer.json")
-print(tokenizer.fingerprint[:16], BPETokenizer.load("../data/built/tokenizer.json").fingerprint[:16])
+path = Path("../data/built/tokenizer.json")
+if (STORIES, VOCAB) != (5000, 1024):
+    path = path.with_name("tokenizer-experiment.json")
+tokenizer.save(path)
+print(path.name, tokenizer.fingerprint[:16], BPETokenizer.load(path).fingerprint[:16])
 
 # %% [markdown]
 r"""

@@ -681,6 +681,8 @@ def test_the_recorded_words_of_gpt2_and_their_ids_agree(gpt2_vocab):
     recorded = json.loads(path.read_text(encoding="utf-8"))
     published, first = tiktoken.get_encoding("gpt2"), recorded["openings"][0]
     assert published.decode(first["ids"]) == first["text"]
-    assert first["ids"][: len(first["prompt_ids"])] == published.encode(first["prompt"]) == first["prompt_ids"]
+    assert (
+        first["ids"][: len(first["prompt_ids"])] == published.encode(first["prompt"]) == first["prompt_ids"]
+    )
     assert len(first["ids"]) == 20, "18 new ones, as the test's max_length=20 demands"
     assert all(opening["text"].startswith(opening["prompt"]) for opening in recorded["openings"])
