@@ -48,8 +48,8 @@ The vocabulary has only 256 entries, and no text is ever unknown. But the sequen
 number of tokens at once (1,024 in GPT-2), and every token costs computing time. With bytes, the model spends most of
 both on spelling.
 
-The other easy tokenizer takes whole words, and gives an id to each word of the stories. The picture shows the sentence
-cut both ways. The sign `·` stands for a space, and a word that is in none of the stories is red:
+The other easy tokenizer gives an id to each word of the stories. The picture shows the sentence cut both ways. The sign
+`·` stands for a space, and a word that is in none of the stories is red:
 """
 
 # %%
@@ -92,8 +92,6 @@ two, most other scripts of Asia three, and most emoji four.
 
 If we used code points as ids, the vocabulary would have more than a million entries, and most of them would never
 occur in training. With bytes there are 256. The price is that a sequence of tokens can end in the middle of a character.
-One kind of code point, a *lone surrogate*, has no bytes in UTF-8. You find it only in damaged text, and Python refuses to
-encode it, as our tokenizer will.
 
 ## Merging the most frequent pair
 
@@ -147,9 +145,8 @@ def most_frequent(counts: Counter) -> tuple[int, int] | None:
 
 # %% [markdown]
 r"""
-Let us follow the example from Wikipedia's article on byte pair encoding, the text `aaabdaaabac`. `pairwise` gives all
-pairs of neighbours, and `Counter` counts them. Each line prints the new id, its bytes, the count of the pair, and the
-text after the merge:
+Let us follow Wikipedia's example, the text `aaabdaaabac`. `pairwise` gives all pairs of neighbours, and `Counter` counts
+them. Each line prints the new id, its bytes, the count of the pair, and the text after the merge:
 """
 
 # %%
@@ -307,8 +304,7 @@ pairs of all chunks again, although only the few chunks that contain the pair ha
 correct them: before a chunk changes, we take its pairs out, and after the change we put its new pairs in. The inner
 function `tally` does both, with the sign −1 or +1.
 
-To find the chunks of a pair quickly, `places` remembers in which chunks it has been seen. If an earlier merge has removed
-the pair from one of them, `replace` changes nothing, and the two calls of `tally` cancel.
+To find the chunks of a pair quickly, `places` remembers in which chunks it has been seen.
 """
 
 
@@ -465,10 +461,10 @@ r"""
 A model must know where a story ends. GPT-2 marks the end with a *special token*, `<|endoftext|>`. It has an id that no
 merge makes. After it, the model can learn, the text before does not help to predict what comes.
 
-There is a danger. The name of the token is a text that anybody can type. If the typed name became the special id, a
-user could end a document in the middle of a message, and the model might ignore its instructions, which came before.
-Our tokenizer treats the name as ordinary text, unless the program that calls it says that the name is allowed. In that
-case we first cut the text at the special names:
+There is a danger: anybody can type the name of the token. If the typed name became the special id, a user could end a
+document in the middle of a message, and the model might ignore its instructions, which came before. Our tokenizer treats
+the name as ordinary text, unless the program that calls it says that the name is allowed. In that case we first cut the
+text at the special names:
 """
 
 # %%
@@ -494,9 +490,9 @@ r"""
 We now have all parts of encoding, and put them into one class. It needs a vocabulary, the pattern for the chunks, and the
 names of the special tokens, which get the ids after the vocabulary.
 
-The class also has a *fingerprint*. A model is trained with one tokenizer. If a single token later moves to another place
-in the vocabulary, the model reads nonsense, and no error says so. The fingerprint is a hash of everything that decides
-an id, so two tokenizers with the same fingerprint give the same ids.
+The class also has a *fingerprint*, a hash of everything that decides an id. A model is trained with one tokenizer. If a
+single token later moves to another place in the vocabulary, the model reads nonsense, and no error says so. Comparing
+fingerprints finds this.
 """
 
 # %%
@@ -687,8 +683,7 @@ answer("01.3", len(text) / len(tokenizer.encode(text)))
 
 # %% [markdown]
 r"""
-The stories have few different words, so soon every chunk is a token and nothing is left to merge. A text with more
-different words has more. The second curve in the figure is recorded. It shows Shakespeare's plays: the merges were
+The stories have few different words, so soon every chunk is a token and nothing is left to merge. The second curve in the figure is recorded. It shows Shakespeare's plays: the merges were
 learned from the first nine tenths of the text, and measured on the last tenth
 (`python tests/bench/bench_tokenizer.py --record`). The star shows GPT-2's own vocabulary on this last tenth.
 """
@@ -808,10 +803,6 @@ other is that GPT-2's merges were learned mostly from English. Program code take
 for a run of four spaces, so indentation fills the context. The authors of Codex added such tokens, and code became about
 30 % shorter (Chen et al. 2021, §3.2).
 
-Some tokens are hardly ever used. ` SolidGoldMagikarp`, the name of a user of Reddit, is one token in GPT-2. When models
-were asked to repeat it, they answered with something else. The name was probably frequent in the text from which the
-merges were learned, and rare in the text on which the models were trained (Rumbelow and Watkins 2023).
-
 GPT-4's tokenizer avoids several of these faults with another pattern: it takes at most three digits at a time, and keeps
 a line end together with the white space before it. Its algorithm is the one that you have just written.
 
@@ -895,7 +886,6 @@ visible checks.
 
 To explore:
 
-- `learn_merges` looks at all counts to find the largest. Keep the pairs in a heap (`heapq`) instead. When does it pay?
 - Find two lists of ids that `decode` to the same text. Which of them can a model have seen in training?
   `tokenizer.encode(tokenizer.decode(ids)) == ids` holds for one of them only.
 - Give `BPETokenizer.train` a `pattern` so that every digit is a chunk of its own, then the one of exercise 01-3. Draw the
@@ -909,7 +899,7 @@ To explore:
 - Radford et al. (2019), *Language models are unsupervised multitask learners*, §2.2: bytes, and the split by category.
 - Zouhar et al. (2023), *A formal perspective on byte-pair encoding*: how far from the best compression greedy merges are.
 - Singh & Strouse (2024), *Tokenization counts*, arXiv:2402.14903: which end digits are cut from, and arithmetic.
-- Rumbelow & Watkins (2023), *SolidGoldMagikarp*, LessWrong: tokens that a model never met.
+- Rumbelow & Watkins (2023), *SolidGoldMagikarp*, LessWrong: tokens that a model never met, and what it then says.
 - Chen et al. (2021), *Evaluating large language models trained on code*, §3.2: tokens for white space.
 - A. Karpathy, *Let's build the GPT Tokenizer*, video lecture, 2024, and its repository minbpe: the same path, live.
 """

@@ -215,12 +215,14 @@ ln 2 = 0.693 nats. The entropy of a choice among *k* equally likely words is ln 
 
 ## A small grammar
 
-Our stories are made of choices of the last kind, among *k* equally likely possibilities. The lists above made such choices. A *grammar* is the same in a
-file: it has a name for each list, and marks for the facts that come back. The next cell contains a small one. The stories of the course come from a
-larger grammar in the same notation, later in this chapter.
+Our stories are made of choices of the last kind, among *k* equally likely possibilities. The lists above made such
+choices. A *grammar* is the same in a file: it has a name for each list, and marks for the facts that come back. The
+next cell contains a small one. The stories of the course come from a larger grammar in the same notation, later in
+this chapter.
 
-A *symbol*, such as `open`, is the name of a list. Its elements are called *lines*, and bars separate them. If the symbol is followed by a colon
-instead of an equals sign, each word is a line. A pair of braces marks a place where the program puts in words:
+A *symbol*, such as `open`, is the name of a list. Its elements are called *lines*, and bars separate them. If the
+symbol is followed by a colon instead of an equals sign, each word is a line. A pair of braces marks a place where the
+program puts in words:
 
 - `{open}` is a symbol: choose one of its lines.
 - `{A:girl}` draws a *fact*: it chooses one of the lines of `girl`, remembers it under the name `A`, and says it. A
@@ -291,12 +293,21 @@ print(rules()["proud"])
 
 # %% [markdown]
 r"""
-These are lists as before. The second step cuts a line into parts. A string of the lists becomes a `Text`, and a list becomes a `Pick` of
-a symbol. New are the parts that remember: a `Draw`, a `Recall` of what was drawn, and a `Count` of facts that are numbers.
+These are lists as before. The second step cuts a line into parts. Two kinds of parts are known from our first story:
 
-`parse` makes a part from the text between two braces. A colon means a draw. A single capital letter (`[A-Z]`) recalls a fact; the ending `.did` is for facts with two
-forms, and the next section needs it. Small letters with plus or minus signs between them (`[a-z]([+-][a-z])*`), perhaps after a question mark, are a
-sum, and `findall` gives each letter with the sign before it. Everything else is a symbol.
+- `Text` is a string, told as it is.
+- `Pick` is a choice: one of the lines of a symbol, told in its turn.
+
+Three are new, because they remember:
+
+- `Draw` chooses a fact from a pool and gives it a name.
+- `Recall` tells a fact again.
+- `Count` adds and subtracts facts that are numbers.
+
+`parse` makes a part from the text between two braces. A colon means a draw. A single capital letter (`[A-Z]`) recalls a
+fact; the ending `.did` is for facts with two forms, and the next section needs it. Small letters with plus or minus
+signs between them (`[a-z]([+-][a-z])*`), perhaps after a question mark, are a sum, and `findall` gives each letter with
+the sign before it. Everything else is a symbol.
 """
 
 # %%
@@ -608,10 +619,12 @@ r"""
 These are the seven plots, four ways to begin, five ways to end, and two of the symbols that say how many things there
 are. The rest of the file is similar. From here on, all functions use this grammar.
 
-One decision cannot be seen in a single story: both owners draw their numbers from the same words. Imagine that the girl always had six things or more,
-and the boy five or fewer. Then *eight* alone would say whose it is, and a model could answer every question without reading who has what. Such a rule is
-called a *shortcut*: it is right wherever the data are made in this way, and wrong as soon as they are not (Geirhos et al. 2020). In our stories nothing in a number
-word says whose it is, so a model has to look for the owner. Does it? Chapter 07b exchanges the two numbers of a story and finds out.
+One decision cannot be seen in a single story: both owners draw their numbers from the same words. Imagine that the
+girl always had six things or more, and the boy five or fewer. Then *eight* alone would say whose it is, and a model
+could answer every question without reading who has what. Such a rule is called a *shortcut*: it is right wherever the
+data are made in this way, and wrong as soon as they are not (Geirhos et al. 2020). In our stories nothing in a number
+word says whose it is, so a model has to look for the owner. Does it? Chapter 07b exchanges the two numbers of a story
+and finds out.
 
 Two mistakes happen easily when one writes such a grammar: a brace is missing, or a line is there twice. The second
 mistake is worse than it looks. Two different choices then tell the same text, and the probability of this text is the

@@ -67,7 +67,7 @@ The first text even begins to repeat itself, as likeliest tokens often do. If yo
 ## A checkpoint is a table of named arrays
 
 For us, a checkpoint on the hub is a folder with two files. `config.json` has the sizes, and `model.safetensors` has the numbers.
-The file of GPT-2 small is half a gigabyte, and you may be offline. So the next cell writes a small checkpoint with random numbers.
+The file of GPT-2 small is half a gigabyte, and you may be offline. The next cell therefore writes a small checkpoint with random numbers.
 It has the tensors of a GPT-2, with the names and the layout that they have on the hub. Everything in this chapter works on this file in the
 same way as on the real one. In the settings, `n_positions` is Hugging Face's name for our
 `block_size`, and `gelu_new` is its name for chapter 05's GELU with tanh.
@@ -104,7 +104,7 @@ r"""
 ## What is in the file
 
 A safetensors file is simple. It begins with eight bytes, which say how long the header is. The header is JSON: it gives each tensor's name,
-type and shape, and where its bytes begin and end. Then come the numbers, one tensor after the other. So we could read it without any library.
+type and shape, and where its bytes begin and end. Then come the numbers, one tensor after the other. We could read it without any library.
 A pickle, Python's own format for objects, can run code when it is read. A safetensors file cannot, and this is why weights are published in this format.
 We read the header by hand and the numbers with `load_file`. We print the entry of one tensor, and then list the tensors of block 0 and those
 outside the blocks:
@@ -142,7 +142,7 @@ weights. These are the 12,582,912 numbers. They were not learned, and a loader s
 
 One more difference is in the shapes. The file has `c_attn` as (C, 3·C). `nn.Linear` holds it as (3·C, C). OpenAI's code
 computes $xW + b$ with $W$ of shape (in, out), and Hugging Face kept this layout under the name `Conv1D`. `nn.Linear` computes
-$xW^\top + b$. So a loader has to transpose. Here is one. If a tensor has the shape of our parameter, it copies the tensor; if not, it copies
+$xW^\top + b$. A loader has to transpose. Here is one. If a tensor has the shape of our parameter, it copies the tensor; if not, it copies
 the transposed tensor.
 """
 
@@ -207,7 +207,7 @@ answer("06.2", round(apart(a, b), 3))
 # %% [markdown]
 r"""
 Unrelated arrays of equal length are √2 apart: ‖a − b‖² is then ‖a‖² + ‖b‖², because the products of their numbers are zero on average. The logits of
-our model have a distance of about 1 from the oracle's. That is as bad as if all logits were zero. So the loader is wrong, although every shape agrees and
+our model have a distance of about 1 from the oracle's. That is as bad as if all logits were zero. The loader is wrong, although every shape agrees and
 the round trip succeeded. One rule loaded all tensors. For which tensors is the rule wrong?
 
 *Stop here and find it.* The next cell looks for it in block 0. It sends a random input through each of the four matrices alone, once as our model
@@ -226,7 +226,7 @@ for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
 r"""
 The output of `attn.c_proj` is off by 1.4, which is √2, like an unrelated array. This matrix is square. Its shape fits with and without transposing, so the rule
 copied it as it was. In GPT-2 small this matrix is 768 × 768, in all 12 blocks. The shapes could not show the mistake, and the round trip could
-not show it either. A comparison of values showed it at once. So a loader must go by the *names* of the tensors, not by their shapes.
+not show it either. A comparison of values showed it at once. A loader must go by the *names* of the tensors, not by their shapes.
 
 ## The loop over names
 
@@ -618,7 +618,7 @@ print(len(found), "tensors without the masks, such as", found["h.0.attn.c_attn.w
 
 # %% [markdown]
 r"""
-`make_model` makes a model as config.json describes it, on chapter 05's `meta` device, where it takes no memory. Then it compares the headers with
+`make_model` makes a model as config.json describes it, on PyTorch's `meta` device, where tensors have a shape and take no memory. Then it compares the headers with
 this model: each tensor must be there, with the right shape and a type that we can read.
 
 A config.json with a very large `n_layer` would keep us busy for a long time, even on the meta device. `make_model` therefore first takes the
