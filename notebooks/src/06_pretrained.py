@@ -45,7 +45,7 @@ from nanogpt.model import GPT, GPTConfig
 
 # %% [markdown]
 r"""
-## What these weights say
+## What GPT-2's weights say
 
 OpenAI published the weights of GPT-2 small in 2019. Here is how they continue three openings if one always takes the likeliest token. We did not
 make up these texts, and this cell does not compute them: the library `transformers` has tests that load the same weights and demand exactly these words. The bar
