@@ -1,5 +1,6 @@
 """`course doctor`: is this machine ready? One line each, with the remedy; exit 1 only on red."""
 
+import json
 import os
 import platform
 import re
@@ -7,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from course.machine.finding import GREEN, RED, YELLOW, Finding
@@ -15,6 +17,8 @@ from course.machine.resources import arithmetic, device, other_work, resources, 
 from course.package.remedies import remedy_for
 from course.paths import BUILT, ROOT
 from course.states.started import not_built_yet, package
+
+RELEASED_SIZE = 1024  # chapter 01's VOCAB as it was released
 
 
 def doctor(checks=None) -> int:
@@ -151,6 +155,44 @@ def data() -> Iterator[Finding]:
     yield data_sets()
 
 
+def built() -> Iterator[Finding]:
+    """Whether tokenizer, shards and model below data/built are of one vocabulary: the same ids must mean the same text."""
+    files = {
+        "tokenizer.json": "tokenizer.json",
+        "stories": "stories/manifest.json",
+        "model": "model/tokenizer.json",
+    }
+    vocabularies = {}
+    for name, file in files.items():
+        if (BUILT / file).exists():
+            vocabularies[name] = vocabulary_of(BUILT / file)
+    if not vocabularies:
+        return
+    sizes = {size for _, size in vocabularies.values()}
+    if len(set(vocabularies.values())) == 1 and sizes == {RELEASED_SIZE}:
+        yield Finding(
+            GREEN, "vocabulary", f"{', '.join(vocabularies)} in data/built: the same {RELEASED_SIZE:,} tokens"
+        )
+        return
+    each = [f"{name} has {size:,} tokens ({mark[:8]})" for name, (mark, size) in vocabularies.items()]
+    yield Finding(
+        RED,
+        "vocabulary",
+        f"in data/built, {', '.join(each)}: chapters need one vocabulary, of {RELEASED_SIZE:,}",
+        "delete tokenizer.json, stories and model there, and `course run 01 07` makes them again",
+    )
+
+
+def vocabulary_of(path: Path) -> tuple[str, int]:
+    """The fingerprint and the number of tokens in a saved tokenizer or a manifest."""
+    try:
+        saved = json.loads(path.read_bytes())
+        size = saved["vocab_size"] if "vocab_size" in saved else len(saved["vocab"]) + len(saved["special"])
+        return saved["fingerprint"], size
+    except (ValueError, LookupError, TypeError):
+        return "damaged", 0
+
+
 def data_sets() -> Finding:
     """Whether the host of the data sets answers: Hugging Face's, or the mirror that HF_ENDPOINT names."""
     from huggingface_hub.constants import ENDPOINT
@@ -176,5 +218,6 @@ CHECKS = (
     speed_features,
     vocabulary,
     data,
+    built,
     arithmetic,
 )

@@ -7,8 +7,8 @@ because nobody knows how predictable that text is.
 
 A collection of text to train on is called a *corpus*. The corpus of this course consists of small stories that a
 program makes up by rolling dice. We know every die, so we can compute the lowest loss that any model can reach on
-average. We call it the *floor*. In this chapter we first look at the stories and at three very simple models of them.
-Then we write the program that tells the stories, and with it we compute the floor.
+average. We call it the *floor*. In this chapter we tell a first story with a few lists, look at the stories of the course and at
+three very simple models of them, and then write the program that tells these stories. With it we compute the floor.
 """
 
 # %%
@@ -34,6 +34,37 @@ from functools import cache
 
 # %% [markdown]
 r"""
+## A story from lists
+
+How does a program make up a story? It needs words that are always the same, and places where it can choose. In the
+next cell, a string is told as it is. A list is a choice: one of its elements is told. A tuple has parts, which are
+told one after the other. Lists and tuples may contain each other.
+"""
+
+
+# %%
+def tell_lists(part, rng: random.Random) -> str:
+    if isinstance(part, str):  # words
+        return part
+    if isinstance(part, list):  # a choice
+        return tell_lists(rng.choice(part), rng)
+    return "".join(tell_lists(p, rng) for p in part)  # parts in order
+
+
+girl, thing = ["Anna", "Mia", "Zoe"], ["coins", "nuts", "shells", "stones"]
+proud = [(girl, " was ", ["glad", "happy", "proud"], "."), ("She liked her ", thing, ".")]
+story = (girl, [" had ", " found "], ["six", "seven", "eight"], " ", thing, ". ", proud)
+rng = random.Random(2)
+for _ in range(4):
+    print(tell_lists(story, rng))
+
+# %% [markdown]
+r"""
+The lists tell 936 different stories: 3 · 2 · 3 · 4 = 72 first sentences, and after each of them one of 9 + 4 second
+ones. Two things are wrong with them. Anna has the shells, and Zoe is proud; and a girl who found six coins likes her
+stones. The lists choose anew at each place, and remember nothing. A story needs *facts*: a name that is drawn once
+and then comes back. Our grammar will have them.
+
 ## Two stories
 
 You have met the text already: chapter 01 learned its tokens from the file `data/stories.txt`, one story a line. Here
@@ -72,7 +103,7 @@ predict("02.2", "loss of the best possible model", guess=None, unit="nats a toke
 
 # %% [markdown]
 r"""
-We count in all stories but the last 500. (The tokenizer may see all of them, because it gives no probabilities.) The
+We count in all stories but the last 500. The tokenizer may see all of them, because it gives no probabilities. The
 token `<|endoftext|>` is put before and after each story, and a model has to predict the one at the end as well. In the
 cell, `ones` counts how often each token comes, `pairs` counts each pair of neighbours, and `before` counts how often
 each token is the first of a pair.
@@ -80,6 +111,7 @@ each token is the first of a pair.
 
 # %%
 HELD_OUT = 500
+assert 0 < HELD_OUT < len(documents), f"HELD_OUT is {HELD_OUT}: hold out 1 to {len(documents) - 1} stories"
 tokenizer = BPETokenizer.train(documents, 1024)
 rows = [[tokenizer.eot, *tokenizer.encode(text), tokenizer.eot] for text in documents]
 seen, held_out = rows[:-HELD_OUT], rows[-HELD_OUT:]
@@ -142,7 +174,7 @@ It babbles. Every pair of neighbours is fine, but the girl changes her name in t
 numbers do not fit each other. To do better, a model must look further back, to the name and to the numbers. Attention
 makes this possible, from chapter 04 on.
 
-So there is room below the bigram's loss. But how much? The table needs a fourth line, for the best possible model.
+There is room below the bigram's loss. How much? The table needs a fourth line, for the best possible model.
 The rest of this chapter computes it.
 
 ## The lowest loss for a simple text
@@ -183,12 +215,14 @@ ln 2 = 0.693 nats. The entropy of a choice among *k* equally likely words is ln 
 
 ## A small grammar
 
-Our stories are made of choices of the last kind, among *k* equally likely possibilities. A *grammar* lists these
-possibilities. The next cell contains a small one. The stories of the course come from a larger grammar in the same
-notation, later in this chapter.
+Our stories are made of choices of the last kind, among *k* equally likely possibilities. The lists above made such
+choices. A *grammar* is the same in a file: it has a name for each list, and marks for the facts that come back. The
+next cell contains a small one. The stories of the course come from a larger grammar in the same notation, later in
+this chapter.
 
-A *symbol*, such as `open`, can become any of its lines. Bars separate the lines. If the symbol is followed by a colon
-instead of an equals sign, each word is a line. A pair of braces marks a place where the program puts in words:
+A *symbol*, such as `open`, is the name of a list. Its elements are called *lines*, and bars separate them. If the
+symbol is followed by a colon instead of an equals sign, each word is a line. A pair of braces marks a place where the
+program puts in words:
 
 - `{open}` is a symbol: choose one of its lines.
 - `{A:girl}` draws a *fact*: it chooses one of the lines of `girl`, remembers it under the name `A`, and says it. A
@@ -224,17 +258,61 @@ def grammar() -> str:
 
 # %% [markdown]
 r"""
-You can read this grammar as it is. A program first cuts each line into parts. There are five kinds of parts, and
-`parse` makes a part from the text between two braces. (The forms of a fact and the ending `.did` are explained in the
-section "Telling a story".)
+You can read this grammar as it is. A program needs two steps. The first makes lists of lines from the text. Its regular expression finds, at the
+beginning of a line of the file (`(?m)^`), a symbol (`\w+`), then an equals sign or a colon, then all the rest, to which further lines belong if
+they begin with two spaces (`\n  `). The rest is cut at white space after a colon, and at bars and before such further lines after an equals sign.
+`@cache` keeps the result of a function, so that the grammar is read only once.
 """
+
 
 # %%
 #| export
 import re
-from collections import namedtuple
 from functools import cache
 from importlib.resources import files
+
+
+@cache
+def read_rules(grammar: str) -> dict[str, list[str]]:
+    lines = {}
+    for symbol, mark, rest in re.findall(r"(?m)^(\w+)( =|:)((?:.|\n  )*)", grammar):
+        if symbol in lines:
+            raise ValueError(f"the grammar defines {symbol} twice; give one of them another name")
+        lines[symbol] = rest.split() if mark == ":" else re.split(r" \| |\n  ", rest.strip())
+    return lines
+
+
+def rules() -> dict[str, list[str]]:
+    """Symbol → its lines."""
+    return read_rules(grammar())
+
+
+# %%
+print(rules()["girl"])
+print(rules()["proud"])
+
+# %% [markdown]
+r"""
+These are lists as before. The second step cuts a line into parts. Two kinds of parts are known from our first story:
+
+- `Text` is a string, told as it is.
+- `Pick` is a choice: one of the lines of a symbol, told in its turn.
+
+Three are new, because they remember:
+
+- `Draw` chooses a fact from a pool and gives it a name.
+- `Recall` tells a fact again.
+- `Count` adds and subtracts facts that are numbers.
+
+`parse` makes a part from the text between two braces. A colon means a draw. A single capital letter (`[A-Z]`) recalls a
+fact; the ending `.did` is for facts with two forms, and the next section needs it. Small letters with plus or minus
+signs between them (`[a-z]([+-][a-z])*`), perhaps after a question mark, are a sum, and `findall` gives each letter with
+the sign before it. Everything else is a symbol.
+"""
+
+# %%
+#| export
+from collections import namedtuple
 
 Text = namedtuple("Text", "words")  # said as it is
 Pick = namedtuple("Pick", "symbol")  # one of the symbol's lines
@@ -265,27 +343,9 @@ for inside in ("open", "A:girl", "A", "?n-k"):
 
 # %% [markdown]
 r"""
-The last one is a sum of two terms, +n and −k, and it is an answer. The next cell reads the grammar. `rules` returns a
-dictionary from each symbol to its lines, and `alternatives` cuts the lines of one symbol into their parts. (`@cache`
-keeps the result of a function, so that each line is cut only once.)
+The last one is a sum of two terms, +n and −k, and it is an answer. `alternatives` cuts all lines of a symbol. Its regular expression finds either words
+without braces (`[^{}]+`) or what is between two braces:
 """
-
-
-# %%
-#| export
-@cache
-def read_rules(grammar: str) -> dict[str, list[str]]:
-    lines = {}
-    for symbol, mark, rest in re.findall(r"(?m)^(\w+)( =|:)((?:.|\n  )*)", grammar):
-        if symbol in lines:
-            raise ValueError(f"the grammar defines {symbol} twice; give one of them another name")
-        lines[symbol] = rest.split() if mark == ":" else re.split(r" \| |\n  ", rest.strip())
-    return lines
-
-
-def rules() -> dict[str, list[str]]:
-    """Symbol → its lines."""
-    return read_rules(grammar())
 
 
 # %%
@@ -379,8 +439,8 @@ print([words_of(parse(inside), facts) for inside in ("A", "n", "n-k")])
 r"""
 Now we can tell a story. The function `tell` goes through the parts of a line. Where there is a choice, it calls
 `choose`, which rolls the dice and writes down how many possibilities there were. It also notes where the answers are,
-and whether an answer repeats one fact or is computed from two. (`choose` does not use `rng.choice`, because Python
-promises the same numbers in every version for `rng.random` only.)
+and whether an answer repeats one fact or is computed from two. `choose` does not use `rng.choice`, because Python
+promises the same numbers in every version for `rng.random` only.
 """
 
 
@@ -453,8 +513,8 @@ and no model can lose less on average over all stories.
 The floor is right only if these sums are right. *Check.* The probabilities of all possible stories must add up to one.
 The small grammar has few stories, so we can tell stories until we have seen all of them. How many are there? `open`
 makes 2 · 3 · 3 · 4 = 72 different sentences, `proud` makes 3 + 1 = 4, and `gift` makes 2 · 2 = 4, so we expect
-72 · 4 · 4 = 1,152 stories. (In the cell, a `Story` gets its `logprob`, the sum above with a minus sign, and `stories`
-tells as many as one wants.)
+72 · 4 · 4 = 1,152 stories. A `Story` gets its `logprob`, the sum above with a minus sign, and `stories`
+tells as many as one wants:
 """
 
 
@@ -490,7 +550,7 @@ A sum above one would mean that a choice was not counted. But there is a second 
 of choices lead to the same text, the probability of that text is the sum of both, and each of them alone is too
 small. In this case the sum above is below one.
 
-The grammar of the course has far too many stories to see them all. So its check goes the other way, from the text of a
+The grammar of the course has far too many stories to see them all. Its check goes the other way, from the text of a
 story to the choices that lead to it. Exactly one series of choices must be found. This check is in the appendix.
 """
 
@@ -559,6 +619,13 @@ r"""
 These are the seven plots, four ways to begin, five ways to end, and two of the symbols that say how many things there
 are. The rest of the file is similar. From here on, all functions use this grammar.
 
+One decision cannot be seen in a single story: both owners draw their numbers from the same words. Imagine that the
+girl always had six things or more, and the boy five or fewer. Then *eight* alone would say whose it is, and a model
+could answer every question without reading who has what. Such a rule is called a *shortcut*: it is right wherever the
+data are made in this way, and wrong as soon as they are not (Geirhos et al. 2020). In our stories nothing in a number
+word says whose it is, so a model has to look for the owner. Does it? Chapter 07b exchanges the two numbers of a story
+and finds out.
+
 Two mistakes happen easily when one writes such a grammar: a brace is missing, or a line is there twice. The second
 mistake is worse than it looks. Two different choices then tell the same text, and the probability of this text is the
 sum of both.
@@ -592,7 +659,7 @@ else:
 
 # %% [markdown]
 r"""
-So the stories from chapter 01 come from this grammar. Where do they surprise a reader who knows the grammar? In the
+The stories from chapter 01 come from this grammar. Where do they surprise a reader who knows the grammar? In the
 figure below, the darker a word, the more nats were lost on it, because the grammar made choices there. A white word
 was certain. The framed words answer who has how many.
 """
@@ -661,11 +728,11 @@ that our text is unusual. The next token is, on average, as uncertain as a choic
 because so many words repeat a fact or belong to a sentence that has already begun.
 
 The last line is about whole stories. One byte has 256 values, so a byte that is as random as possible holds
-ln 256 = 5.55 nats, and the entropy of a story is about nine such bytes. A story has almost 400 characters. Two people
-who both know the grammar could still send each other a story in about nine bytes, by sending only the choices.
+ln 256 = 5.55 nats, and the line says how many such bytes a story is worth. A story has several hundred characters. Two people
+who both know the grammar could still send each other a story in these few bytes, by sending only the choices.
 
-*Try it.* What happens to the floor if we count single bytes instead of the 1,024 tokens? (`floor_per_token` takes
-anything with a method `encode`. In the cell, `SimpleNamespace` makes an object whose `encode` turns text into bytes.)
+*Try it.* What happens to the floor if we count single bytes instead of the 1,024 tokens? `floor_per_token` takes
+anything with a method `encode`, and `SimpleNamespace` makes an object whose `encode` turns text into bytes.
 """
 
 # %%
@@ -675,7 +742,7 @@ for name, coder in [("bytes", SimpleNamespace(encode=str.encode)), ("1,024 token
 
 # %% [markdown]
 r"""
-The stories are the same, and so is the sum of their nats. Only the number of tokens differs. So a loss per token means
+The stories are the same, and so is the sum of their nats. Only the number of tokens differs. A loss per token means
 nothing unless we also know the tokenizer.
 
 ## When does a model reach the floor?
@@ -753,8 +820,8 @@ print(f"300 stories, one reading each; without its last character the last one h
 # %% [markdown]
 r"""
 The last number, 0, means that the story without its full stop is not a story. This is true in general: no story is
-the beginning of another one. So a reader who knows the grammar always knows when a story is over. (The chapter's tests
-prove both facts for all stories, by comparing the lines of the grammar.)
+the beginning of another one, and a reader who knows the grammar always knows when a story is over. The chapter's tests
+prove both facts for all stories, by comparing the lines of the grammar.
 """
 
 # %% [markdown]
@@ -793,14 +860,15 @@ To explore:
 - **One more fact.** In `nanogpt/resources/grammar.txt`, let the girl wear a coloured hat in `{open}` and be called "the girl with
   the green hat" in `{close}`. By how much does the entropy rise, by hand? Does the test that finds two readings still
   pass?
-- **Too much.** Put "twelve" into `many`. Which sentence breaks, and after how many stories? What is the largest
-  number that `few` may hold?
+- **Too much.** Put "sixteen" into the pool of the owners' numbers. Which sentence breaks, and after how many stories? What is the
+  largest number that the pool may hold?
 
 ## Further reading
 
 - Shannon 1948, *A Mathematical Theory of Communication*, §6 and §7: entropy, and the entropy of texts.
 - Cover & Thomas 2006, *Elements of Information Theory*, §2.1 to §2.6: entropy, divergence, the inequality above.
 - Eldan & Li 2023, *TinyStories*, §2: small stories by a large model; how small a model can be that tells them.
+- Geirhos et al. 2020, *Shortcut Learning in Deep Neural Networks*, §1 and §2: rules that fit the data and not the task.
 - Allen-Zhu & Li 2023, *Physics of Language Models: Part 1, Learning Hierarchical Language Structures*, §2: grammars
   as training text, and what a model makes of them.
 """

@@ -45,12 +45,31 @@ from nanogpt.model import GPT, GPTConfig
 
 # %% [markdown]
 r"""
+## What GPT-2's weights say
+
+OpenAI published the weights of GPT-2 small in 2019. Here is how they continue three openings if one always takes the likeliest token. We did not
+make up these texts, and this cell does not compute them: the library `transformers` has tests that load the same weights and demand exactly these words. The bar
+shows where the opening ends:
+"""
+
+# %%
+recorded = json.loads(Path("../data/measurements/gpt2-words.json").read_text(encoding="utf-8"))
+for opening in recorded["openings"]:
+    start, text = opening["prompt"], opening["text"]
+    print(f"{start} |{text.removeprefix(start)}\n")
+print(f"from {recorded['path']} of {recorded['repository']}, commit {recorded['commit'][:8]}")
+
+# %% [markdown]
+r"""
+The first text even begins to repeat itself, as likeliest tokens often do. If your model is GPT-2, it must say the same 18 tokens after
+*The dog*, one by one. At the end of this chapter we load the weights and see whether it does.
+
 ## A checkpoint is a table of named arrays
 
 For us, a checkpoint on the hub is a folder with two files. `config.json` has the sizes, and `model.safetensors` has the numbers.
-The file of GPT-2 small is half a gigabyte, and you may be offline. So the next cell writes a small checkpoint with random numbers.
+The file of GPT-2 small is half a gigabyte, and you may be offline. The next cell therefore writes a small checkpoint with random numbers.
 It has the tensors of a GPT-2, with the names and the layout that they have on the hub. Everything in this chapter works on this file in the
-same way as on the real one. The last section tries to load the real one. In the settings, `n_positions` is Hugging Face's name for our
+same way as on the real one. In the settings, `n_positions` is Hugging Face's name for our
 `block_size`, and `gelu_new` is its name for chapter 05's GELU with tanh.
 """
 
@@ -85,7 +104,7 @@ r"""
 ## What is in the file
 
 A safetensors file is simple. It begins with eight bytes, which say how long the header is. The header is JSON: it gives each tensor's name,
-type and shape, and where its bytes begin and end. Then come the numbers, one tensor after the other. So we could read it without any library.
+type and shape, and where its bytes begin and end. Then come the numbers, one tensor after the other. We could read it without any library.
 A pickle, Python's own format for objects, can run code when it is read. A safetensors file cannot, and this is why weights are published in this format.
 We read the header by hand and the numbers with `load_file`. We print the entry of one tensor, and then list the tensors of block 0 and those
 outside the blocks:
@@ -123,7 +142,7 @@ weights. These are the 12,582,912 numbers. They were not learned, and a loader s
 
 One more difference is in the shapes. The file has `c_attn` as (C, 3·C). `nn.Linear` holds it as (3·C, C). OpenAI's code
 computes $xW + b$ with $W$ of shape (in, out), and Hugging Face kept this layout under the name `Conv1D`. `nn.Linear` computes
-$xW^\top + b$. So a loader has to transpose. Here is one. If a tensor has the shape of our parameter, it copies the tensor; if not, it copies
+$xW^\top + b$. A loader has to transpose. Here is one. If a tensor has the shape of our parameter, it copies the tensor; if not, it copies
 the transposed tensor.
 """
 
@@ -161,8 +180,8 @@ print("the round trip returns the file exactly:", all(same))
 r"""
 Such a round trip proves little: it shows only that reading and writing agree with each other. We need a second forward pass,
 written independently. `oracle` is GPT-2 in NumPy, about forty lines in `course/numpy_gpt2.py`. It works on the arrays of the file as they are and uses
-every matrix as `x @ W`. It computes in float64, and it shares no line with your model. (Where the `transformers` library is installed, this chapter's
-tests compare with it as well.)
+every matrix as `x @ W`. It computes in float64, and it shares no line with your model. Where the `transformers` library is installed, this chapter's
+tests compare with it as well.
 
 The function `apart` computes the distance from question 06.2, ‖a − b‖ / ‖b‖. Equal arrays have distance 0. What is the distance of two arrays that
 have nothing to do with each other? The next cell measures it. Then it gives the same random tokens to the loaded model and to the oracle, and measures the
@@ -188,7 +207,7 @@ answer("06.2", round(apart(a, b), 3))
 # %% [markdown]
 r"""
 Unrelated arrays of equal length are √2 apart: ‖a − b‖² is then ‖a‖² + ‖b‖², because the products of their numbers are zero on average. The logits of
-our model have a distance of about 1 from the oracle's. That is as bad as if all logits were zero. So the loader is wrong, although every shape agrees and
+our model have a distance of about 1 from the oracle's. That is as bad as if all logits were zero. The loader is wrong, although every shape agrees and
 the round trip succeeded. One rule loaded all tensors. For which tensors is the rule wrong?
 
 *Stop here and find it.* The next cell looks for it in block 0. It sends a random input through each of the four matrices alone, once as our model
@@ -207,13 +226,12 @@ for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
 r"""
 The output of `attn.c_proj` is off by 1.4, which is √2, like an unrelated array. This matrix is square. Its shape fits with and without transposing, so the rule
 copied it as it was. In GPT-2 small this matrix is 768 × 768, in all 12 blocks. The shapes could not show the mistake, and the round trip could
-not show it either. A comparison of values showed it at once. So a loader must go by the *names* of the tensors, not by their shapes.
+not show it either. A comparison of values showed it at once. A loader must go by the *names* of the tensors, not by their shapes.
 
 ## The loop over names
 
 The right loader lists the names of the four matrices of each block that have to be transposed, square or not. Two small functions do it. The first
-gives the model's parameters under the names of the hub. (Its slice `[: model.config.vocab_size]` changes nothing until chapter 13 gives the token table
-extra rows.) The second gives a parameter in the layout of the hub. It returns a *view*, which shares its memory with the parameter. So writing into the
+gives the model's parameters under the names of the hub, and leaves out rows of the token table beyond the vocabulary; ours has none. The second gives a parameter in the layout of the hub. It returns a *view*, which shares its memory with the parameter. Writing into the
 view fills the parameter. The cell after these functions loads the file with them:
 """
 
@@ -239,7 +257,7 @@ def hf_layout(name: str, p: Tensor) -> Tensor:
 
 
 # %% tags=["nbval-ignore-output"]
-def load_by_name(folder: Path) -> GPT:
+def load_by_name(folder: Path, config: GPTConfig) -> GPT:
     model = GPT(config)
     stored = load_file(folder / "model.safetensors")
     with torch.no_grad():
@@ -249,24 +267,27 @@ def load_by_name(folder: Path) -> GPT:
 
 
 untrained = GPT(config, generator=torch.Generator().manual_seed(0))
-model = load_by_name(hub)
+model = load_by_name(hub, config)
 print(f"distance from the oracle before loading: {apart(logits_of(untrained), truth):.2f}")
 print(f"distance from the oracle after loading:  {apart(logits_of(model), truth):.0e}")
 
 # %% [markdown]
 r"""
 Before loading, the distance is about 1, because the logits of an untrained model are close to zero. After loading, it is below a millionth.
-This short loop is all that loading needs. The next section asks whether the distance that is left is a mistake, and the sections
-after it make the loader safe.
+This short loop is all that loading needs. Is the distance that is left a mistake?
 
 ## Rounding or a mistake?
 
 The distance is small, but it is not zero: our model computes in float32, and the oracle in float64. How small is small enough? float32 rounds
 every result, and the spacing of its numbers at 1 is ε = 2⁻²³, about 1.2e-7. We could guess a tolerance, but there is a better test. *A rounding
-error shrinks when we compute with more digits. A mistake does not.* So we run the same two models once more in float64. It has 29 more binary
-digits than float32, and its ε is 2⁻⁵², about 2.2e-16. (`double()` changes a model itself, so we apply it to a copy.) *Predict:* which of the two
-distances will shrink, and to what size?
+error shrinks when we compute with more digits. A mistake does not.* We run the same two models once more in float64. It has 29 more binary
+digits than float32, and its ε is 2⁻⁵², about 2.2e-16. `double()` changes a model itself, so we apply it to a copy.
+
+*Predict.* Which of the two distances will shrink: that of the loader by shapes, that of the loader by names, or both?
 """
+
+# %%
+predict("06.4", "in float64, the distance shrinks of the loader by", guess=None)
 
 # %% tags=["nbval-ignore-output"]
 eps32, eps64 = torch.finfo(torch.float32).eps, torch.finfo(torch.float64).eps
@@ -275,6 +296,7 @@ for name, loaded in {"loader by shapes": fits, "loader by names": model}.items()
     in_float64 = apart(logits_of(deepcopy(loaded).double()), truth)
     print(f"{name}: {in_float32:.0e} in float32, {in_float64:.0e} in float64")
 assert in_float32 < 16 * eps32 and in_float64 < 16 * eps64, "further from the oracle than rounding explains"
+answer("06.4", "names only")
 
 # %% [markdown]
 r"""
@@ -305,15 +327,18 @@ r"""
 Each bar is the distance of the logits from the right ones, on a logarithmic scale. The dotted line is ε of float32. The smallest mistake passes
 `allclose`. The wrong GELU does not pass, although its bar is below 1e-3: `allclose` looks at each logit alone, and a few logits are off by more than the
 tolerance. With a tolerance of 1e-2 this mistake would pass too. The blue bar is our model without a mistake, computed in float32. Even the smallest
-mistake is more than ten times as large. So the 16 ε that we allowed in the float64 test accept our model and reject all six mistakes.
+mistake is more than ten times as large. The 16 ε that we allowed in the float64 test accept our model and reject all six mistakes.
+
+All weights on this page are random. On OpenAI's file the six distances will be others, and perhaps in another order, so measure them there before you trust a
+tolerance.
 
 ## The settings
 
 A checkpoint's `config.json` can ask for things that our model does not have: another activation, another scale in attention, an output head
-of its own. Weights that were trained with such settings would fit into our model, but the logits would be wrong. So we list the settings that our
+of its own. Weights that were trained with such settings would fit into our model, but the logits would be wrong. We therefore list the settings that our
 model has, and refuse a file with other ones. You need not know them all: each is an option of Hugging Face's GPT-2, and we accept only the value that
-OpenAI's GPT-2 has. A setting that is missing in the file has Hugging Face's default, which is this value. Only `model_type` must be there. (`n_inner` is
-the width of the MLP.)
+OpenAI's GPT-2 has. A setting that is missing in the file has Hugging Face's default, which is this value. Only `model_type` must be there. `n_inner` is
+the width of the MLP.
 """
 
 # %%
@@ -419,15 +444,59 @@ The 52 tensors are 12 in each of the 4 blocks and 4 outside them. The masks are 
 
 # %% [markdown]
 r"""
-## Appendix: finding the files
+## Loading OpenAI's weights
 
-This section is about files and networks, not about weights. You may run its cells without reading them and go on at "Refusing a wrong file".
+Everything above was shown on a small file with random weights. The same loop reads the real one. The next cell gets it from your cache or from the hub (half
+a gigabyte, the first time), continues *The dog* with the likeliest token eighteen times, and compares our ids with the recorded ones. Without a network
+and without the file it says so, and prints the record again.
+"""
+
+# %% tags=["nbval-ignore-output"]
+from huggingface_hub import snapshot_download
+
+
+def continue_greedily(model: GPT, ids: list[int], n: int) -> list[int]:
+    ids = list(ids)
+    for _ in range(n):
+        logits = model(torch.tensor([ids]))[0]  # (1, T, V)
+        ids.append(logits[0, -1].argmax().item())
+    return ids
+
+
+opening = recorded["openings"][0]
+try:
+    real = Path(snapshot_download(recorded["weights"], allow_patterns=["config.json", "model.safetensors"]))
+except Exception as error:  # no base class holds the errors of every version of huggingface_hub
+    print(
+        f"GPT-2's weights are not here ({type(error).__name__}), so our model could not say this. Recorded:"
+    )
+else:
+    gpt2 = load_by_name(real, config_from_hf(json.loads((real / "config.json").read_text())))
+    ids_of_ours = continue_greedily(gpt2, opening["prompt_ids"], 18)
+    assert ids_of_ours == opening["ids"], f"our GPT-2 says {ids_of_ours}"
+    print("Our model, with OpenAI's weights, says the recorded 18 tokens:")
+print(opening["text"])
+
+# %% [markdown]
+r"""
+Eighteen equal ids are a good sign, but a weak check: the likeliest token is often likeliest by far, and a wrong GELU or another ε in the LayerNorms may not
+change it. A comparison of the logits with those of another program shows both.
+"""
+
+# %% [markdown]
+r"""
+## Appendix: a loader for the files of strangers
+
+The cells from here to the checkpoint contain no new idea about weights. You may run them without reading them. They make `from_hf`, which the rest of the
+course uses: it finds the files, refuses wrong ones before it reads a number, and then does what `load_by_name` does.
+
+### Finding the files
 
 `load_by_name` took a folder with a single file of weights. The real loader takes a folder or the name of a repository on Hugging Face's
 hub. The library `huggingface_hub` downloads the files of one commit into a cache on your disk. If the cache has all of them, we do not use the network.
 
 A large model comes in several files, with an index that names them. A stranger wrote this index, and a name in it such as
-`../../id_rsa` would be a path to one of your own files. So `weight_files` accepts only plain file names.
+`../../id_rsa` would be a path to one of your own files. Therefore `weight_files` accepts only plain file names.
 """
 
 
@@ -511,7 +580,7 @@ print([path.name for path in find_checkpoint(hub)[1]])
 
 # %% [markdown]
 r"""
-## Refusing a wrong file
+### Refusing a wrong file
 
 A file of several gigabytes that is not a GPT-2 should be refused before any of its numbers is read. The headers are enough for that, because they
 have all names, shapes and types. `read_headers` collects these from all files and leaves out the masks.
@@ -549,10 +618,10 @@ print(len(found), "tensors without the masks, such as", found["h.0.attn.c_attn.w
 
 # %% [markdown]
 r"""
-`make_model` makes a model as config.json describes it, on chapter 05's `meta` device, where it takes no memory. Then it compares the headers with
+`make_model` makes a model as config.json describes it, on PyTorch's `meta` device, where tensors have a shape and take no memory. Then it compares the headers with
 this model: each tensor must be there, with the right shape and a type that we can read.
 
-A config.json with a very large `n_layer` would keep us busy for a long time, even on the meta device. So `make_model` first takes the
+A config.json with a very large `n_layer` would keep us busy for a long time, even on the meta device. `make_model` therefore first takes the
 largest number that the headers show, among the number of tensors and all their dimensions, and refuses a config.json with a larger size. It also
 compares the number of heads with the one that `to_hf` stored.
 """
@@ -598,12 +667,12 @@ print("our own checkpoint fits:", config == make_model(config, found, "hub").con
 
 # %% [markdown]
 r"""
-## The loader
+### The loader
 
-Now we write `from_hf`, which the rest of the course uses. It is the loop over names with the checks before it. Two more mistakes can be seen only
+Now we write `from_hf`. It is the loop over names with the checks before it. Two more mistakes can be seen only
 when the numbers are read: a number that is NaN or infinite, and an output head that differs from the token table.
 
-The model comes from the meta device, and `to_empty` gives it memory without values. So we do not draw random weights that would be overwritten at
+The model comes from the meta device, and `to_empty` gives it memory without values. No random weights are drawn that would be overwritten at
 once. But `to_empty` gives the head and the token table separate memory, so we tie the two again.
 """
 
@@ -710,30 +779,6 @@ load_broken(vocab_size=400_000_000)
 r"""
 Each message says what is wrong and where. Without the check of the number of heads, the sixth checkpoint would load without an error and give wrong
 logits.
-
-## Loading OpenAI's weights
-
-If you have a network, or the weights are in your cache, the next cell loads OpenAI's weights and completes a sentence, always with the likeliest
-token. (The first time, it downloads half a gigabyte. Chapter 08 has better ways to choose tokens.) Otherwise it prints why it could not load them, and this page shows no text of GPT-2. Everything above
-was shown on the small file with random weights. The same loop reads the real file.
-"""
-
-# %% tags=["nbval-ignore-output"]
-from nanogpt.tokenizer import BPETokenizer
-
-try:
-    real, tokenizer = from_hf("openai-community/gpt2"), BPETokenizer.gpt2()
-    text = tokenizer.encode("Hello, I'm a language model,")
-    for _ in range(24):
-        text.append(real(torch.tensor([text]))[0][0, -1].argmax().item())
-    print(tokenizer.decode(text))
-except OSError as error:
-    print(f"GPT-2's weights are not here: {error}.")
-
-# %% [markdown]
-r"""
-A text that reads well looks convincing, but it is a weak check. You could hardly tell from a text that the model has the wrong GELU, or
-another ε in its LayerNorms. A comparison of the logits with those of another program shows both.
 
 ## Checkpoint
 

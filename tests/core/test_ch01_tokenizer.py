@@ -7,12 +7,14 @@ import pickle
 import random
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from course.paths import ROOT
 from nanogpt import tokenizer as module
 from nanogpt.tokenizer import (
     EOT,
@@ -576,3 +578,35 @@ def test_the_module_stands_alone():
     assert not any(
         name.split(".")[0] in ("nanogpt", "course", "tiktoken", "torch", "IPython") for name in top
     )
+
+
+@pytest.mark.parametrize(
+    ("stories", "size", "name"),
+    [
+        (5000, 1024, "tokenizer.json"),
+        (5000, 600, "tokenizer-experiment.json"),
+        (4000, 1024, "tokenizer-experiment.json"),
+    ],
+)
+def test_the_notebook_saves_an_edited_vocabulary_aside(tmp_path, monkeypatch, stories, size, name):
+    """Later chapters read tokenizer.json; a vocabulary of 600 there would change the meaning of every id."""
+    source = (ROOT / "notebooks" / "src" / "01_tokenizer.py").read_text(encoding="utf-8")
+    (cell,) = [
+        cell
+        for cell in source.split("# %%\n")
+        if "tokenizer-experiment.json" in cell and ".save(path)" in cell
+    ]
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    names = {
+        "Path": Path,
+        "BPETokenizer": BPETokenizer,
+        "documents": ["to and fro " * 9],
+        "STORIES": stories,
+        "VOCAB": size,
+    }
+    monkeypatch.setattr(
+        BPETokenizer, "train", classmethod(lambda cls, texts, size: cls([bytes([i]) for i in range(256)]))
+    )
+    exec(cell.split("# %% [markdown]")[0], names)
+    assert [file.name for file in (tmp_path / "data" / "built").iterdir()] == [name]

@@ -71,20 +71,19 @@ def choices_in(text: str) -> tuple[list[int], dict[str, str], list[str]] | None:
         said = sorted(
             (match.start(g), g, words) for g, words in match.groupdict().items() if words is not None
         )
-        facts, options, drawn, answers = {}, [len(rules()["story"])], [], []
+        facts, options, answers = {}, [len(rules()["story"])], []
         for _, group, words in said:
             kind, what = group.split("_")[0], group[group.index("_") + 1 : group.rindex("_")]
             if kind == "branch":
                 options.append(len(rules()[what]))
             elif kind == "draw":
                 facts[what] = words
-                options.append(len(forms(pools[what])) - drawn.count(pools[what]))
-                drawn.append(pools[what])
+                options.append(len(forms(pools[what])))
             elif kind == "recall":
                 key, _, form = what.partition("X")
                 assert words == (forms(pools[key])[facts[key]] if form else facts[key]), (group, words, text)
             else:
-                value = {key: NUMBERS.index(facts[key]) for key in "nmk" if key in facts}
+                value = {key: NUMBERS.index(word) for key, word in facts.items() if key.islower()}
                 assert NUMBERS.index(words) == eval(what.replace("M", "-").replace("P", "+"), value), (
                     group,
                     text,

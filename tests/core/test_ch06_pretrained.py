@@ -671,3 +671,18 @@ def test_the_class_loads_by_the_name_that_everybody_tries_first(tmp_path):
     again = GPT.from_pretrained(tmp_path, dropout=0.1)
     assert type(again) is GPT and again.config.dropout == 0.1
     assert all(torch.equal(p, q) for p, q in zip(again.parameters(), model.parameters()))
+
+
+def test_the_recorded_words_of_gpt2_and_their_ids_agree(gpt2_vocab):
+    """By tiktoken. Where OpenAI's weights can be loaded, the notebook compares our model's ids with these."""
+    import tiktoken
+
+    path = Path(__file__).parents[2] / "data" / "measurements" / "gpt2-words.json"
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    published, first = tiktoken.get_encoding("gpt2"), recorded["openings"][0]
+    assert published.decode(first["ids"]) == first["text"]
+    assert (
+        first["ids"][: len(first["prompt_ids"])] == published.encode(first["prompt"]) == first["prompt_ids"]
+    )
+    assert len(first["ids"]) == 20, "18 new ones, as the test's max_length=20 demands"
+    assert all(opening["text"].startswith(opening["prompt"]) for opening in recorded["openings"])

@@ -1,3 +1,4 @@
+import json
 import math
 import os
 import shutil
@@ -161,6 +162,43 @@ def test_the_data_sets_host_is_the_mirror_where_one_is_set(monkeypatch, endpoint
     monkeypatch.setattr(doctor.socket, "create_connection", refuse)
     found = doctor.data_sets()
     assert found.colour == GREEN and found.text.startswith(f"{asked[0]} cannot be reached")
+
+
+def test_files_of_different_vocabularies_are_red_with_one_remedy(monkeypatch, tmp_path):
+    """Chapter 01 with VOCAB = 600, once: every id of the stories and of the model then means something else."""
+    monkeypatch.setattr(doctor, "BUILT", tmp_path)
+    assert list(doctor.built()) == [], "nothing is there yet"
+    tokens = [chr(i) for i in range(1023)]
+    texts = {
+        "tokenizer.json": {"fingerprint": "a" * 64, "vocab": tokens, "special": ["<|endoftext|>"]},
+        "stories/manifest.json": {"fingerprint": "a" * 64, "vocab_size": 1024},
+        "model/tokenizer.json": {"fingerprint": "a" * 64, "vocab": tokens, "special": ["<|endoftext|>"]},
+    }
+
+    def findings(**changed):
+        for name, saved in texts.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(
+                json.dumps(saved | changed.get(name.split(".")[0].split("/")[0], {}))
+            )
+        return [(finding.colour, finding.text + finding.remedy) for finding in doctor.built()]
+
+    ((colour, text),) = findings()
+    assert colour == GREEN and "the same 1,024 tokens" in text
+    other = {"fingerprint": "b" * 64, "vocab": tokens[:599]}
+    ((colour, text),) = findings(tokenizer=other)
+    assert (
+        colour == RED
+        and "tokenizer.json has 600 tokens (bbbbbbbb), stories has 1,024 tokens (aaaaaaaa)" in text
+    )
+    assert "`course run 01 07` makes them again" in text
+    ((colour, text),) = findings(tokenizer=other, stories={**other, "vocab_size": 600}, model=other)
+    assert colour == RED, "one vocabulary, but not the course's: chapter 07's rows are too short for it"
+    ((colour, _),) = findings(model={"fingerprint": "c" * 64})
+    assert colour == RED, "as many tokens, but others"
+    (tmp_path / "stories" / "manifest.json").write_text("{")
+    ((colour, text),) = [(finding.colour, finding.text) for finding in doctor.built()]
+    assert colour == RED and "stories has 0 tokens (damaged)" in text
 
 
 def damage(monkeypatch, module: str, text: str | None, tmp_path):
