@@ -1,6 +1,6 @@
 """Which device, how large, and which random numbers: what every chapter asks first.
 
-Exported from notebooks/00_setup.ipynb, grown by notebooks/09_measuring.ipynb.
+Exported from notebooks/00_setup.ipynb, grown by notebooks/07_training.ipynb and notebooks/09_measuring.ipynb.
 """
 
 import os

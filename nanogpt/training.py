@@ -16,18 +16,6 @@ from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to, w
 from nanogpt.precision import LossScaler, autocast, tf32_switch
 
 
-@torch.no_grad()
-def scale_init(model: GPT) -> GPT:
-    """Scale all matrices of a new model by √(768 / n_embd), so that 0.02 means what it means in GPT-2 small.
-
-    A matrix with standard deviation σ gives signals of size σ√n_embd (Glorot and Bengio 2010, §4.2). Returns the model.
-    """
-    for p in model.parameters():
-        if p.dim() == 2:
-            p *= math.sqrt(768 / model.config.n_embd)
-    return model
-
-
 def target_shares(batches: Sequence[tuple[Tensor, Tensor]], mean=None) -> Tensor:
     """Of all targets that count, those that are not -100, the share in each batch. mean: of accumulate_gradients."""
     if not batches:
@@ -116,3 +104,15 @@ def train(
             if on_step:
                 on_step(step, losses[-1])
     return [loss.item() for loss in losses]
+
+
+@torch.no_grad()
+def scale_init(model: GPT) -> GPT:
+    """Scale all matrices of a new model by √(768 / n_embd), so that 0.02 means what it means in GPT-2 small.
+
+    A matrix with standard deviation σ gives signals of size σ√n_embd (Glorot and Bengio 2010, §4.2). Returns the model.
+    """
+    for p in model.parameters():
+        if p.dim() == 2:
+            p *= math.sqrt(768 / model.config.n_embd)
+    return model

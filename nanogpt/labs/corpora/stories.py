@@ -28,26 +28,6 @@ from nanogpt.shards import (
     write_shard,
 )
 
-Text = namedtuple("Text", "words")  # said as it is
-Pick = namedtuple("Pick", "symbol")  # one of the symbol's lines
-Draw = namedtuple("Draw", "key pool")  # a new fact
-Recall = namedtuple("Recall", "key form")  # a fact again, in its first form (0) or its last (-1)
-Count = namedtuple("Count", "terms asked")  # a sum of facts: terms are (sign, key) pairs
-Part = Text | Pick | Draw | Recall | Count
-
-
-def parse(inside: str) -> Part:
-    """The part for a text between two braces."""
-    if ":" in inside:
-        return Draw(*inside.split(":"))
-    if re.fullmatch(r"[A-Z](\.did)?", inside):
-        return Recall(inside[0], -1 if inside.endswith(".did") else 0)
-    if re.fullmatch(r"\??[a-z]([+-][a-z])*", inside):
-        signed = re.findall("([+-]?)([a-z])", inside)  # "n-k" gives ("", "n") and ("-", "k")
-        terms = [(-1 if sign == "-" else 1, key) for sign, key in signed]
-        return Count(tuple(terms), asked=inside.startswith("?"))
-    return Pick(inside)
-
 
 @cache
 def read_rules(grammar: str) -> dict[str, list[str]]:
@@ -68,6 +48,27 @@ def grammar() -> str:
 def rules() -> dict[str, list[str]]:
     """Symbol → its lines."""
     return read_rules(grammar())
+
+
+Text = namedtuple("Text", "words")  # said as it is
+Pick = namedtuple("Pick", "symbol")  # one of the symbol's lines
+Draw = namedtuple("Draw", "key pool")  # a new fact
+Recall = namedtuple("Recall", "key form")  # a fact again, in its first form (0) or its last (-1)
+Count = namedtuple("Count", "terms asked")  # a sum of facts: terms are (sign, key) pairs
+Part = Text | Pick | Draw | Recall | Count
+
+
+def parse(inside: str) -> Part:
+    """The part for a text between two braces."""
+    if ":" in inside:
+        return Draw(*inside.split(":"))
+    if re.fullmatch(r"[A-Z](\.did)?", inside):
+        return Recall(inside[0], -1 if inside.endswith(".did") else 0)
+    if re.fullmatch(r"\??[a-z]([+-][a-z])*", inside):
+        signed = re.findall("([+-]?)([a-z])", inside)  # "n-k" gives ("", "n") and ("-", "k")
+        terms = [(-1 if sign == "-" else 1, key) for sign, key in signed]
+        return Count(tuple(terms), asked=inside.startswith("?"))
+    return Pick(inside)
 
 
 @cache
