@@ -619,12 +619,10 @@ r"""
 These are the seven plots, four ways to begin, five ways to end, and two of the symbols that say how many things there
 are. The rest of the file is similar. From here on, all functions use this grammar.
 
-One decision cannot be seen in a single story: both owners draw their numbers from the same words. Imagine that the
-girl always had six things or more, and the boy five or fewer. Then *eight* alone would say whose it is, and a model
-could answer every question without reading who has what. Such a rule is called a *shortcut*: it is right wherever the
-data are made in this way, and wrong as soon as they are not (Geirhos et al. 2020). In our stories nothing in a number
-word says whose it is, so a model has to look for the owner. Does it? Chapter 07b exchanges the two numbers of a story
-and finds out.
+One decision cannot be seen in a single story: the girl always has six things or more (`many`), and the boy five or
+fewer (`few`). So *eight* alone says whose it is, and a model could answer every question without reading who has what.
+Such a rule is called a *shortcut*: it is right wherever the data are made in this way, and wrong as soon as they are
+not (Geirhos et al. 2020). Will our model take it? Chapter 07b exchanges the two numbers of a story and finds out.
 
 Two mistakes happen easily when one writes such a grammar: a brace is missing, or a line is there twice. The second
 mistake is worse than it looks. Two different choices then tell the same text, and the probability of this text is the

@@ -90,66 +90,6 @@ print(f"{steps} steps of {B} rows of {T} tokens, at a rate of {lr:g}")
 
 # %% [markdown]
 r"""
-## The same random numbers again
-
-A model begins with random weights, reads its text in random order, and draws the tokens that it writes. To repeat an experiment, you need the
-same random numbers again. A *seed* sets the generator of random numbers to a fixed state. PyTorch has one global generator, which all code
-shares. So an experiment gets a generator of its own, which is passed to every function that draws numbers for it:
-"""
-
-
-# %%
-#| export device
-#| blank seed_everything: seed PyTorch itself, then return a new generator with the same seed
-def seed_everything(seed: int) -> torch.Generator:
-    """Seed PyTorch's global generators, and return a CPU generator of its own with the same seed.
-
-    Pass the returned one to what draws random numbers: then no other cell can disturb it. Both begin with the same
-    numbers, so two things that must be independent are drawn from one of them, not one from each.
-    """
-    torch.manual_seed(seed)  # also seeds every CUDA and MPS device
-    return torch.Generator().manual_seed(seed)
-
-
-# %% [markdown]
-r"""
-*Predict.* A run draws two batches. Another run with the same seed also looks at a sample in between, which it draws from the global generator.
-We compare their second batches twice: first the batches come from the global generator, then from a generator of their own. In how many of these
-two cases does the second batch stay the same?
-"""
-
-# %%
-predict("07.0", "cases in which the second batch stays the same", guess=None)
-
-
-# %%
-def second_batch(own: bool, disturb: bool) -> Tensor:
-    generator = seed_everything(SEED)
-    source = generator if own else None  # None: PyTorch uses its global generator
-    torch.randn(4, generator=source)  # the first batch
-    if disturb:
-        torch.rand(1)  # a look at a sample, from the global generator
-    return torch.randn(4, generator=source)
-
-
-same = {}
-for name, own in (("the global generator", False), ("a generator of its own", True)):
-    same[name] = torch.equal(second_batch(own, disturb=False), second_batch(own, disturb=True))
-    print(f"{name}: the second batch stays the same: {same[name]}")
-answer("07.0", sum(same.values()))
-
-# %% [markdown]
-r"""
-One. The look at a sample changed the state of the global generator, and with it everything that came after. It could not change a generator
-that it was not given.
-
-*Try it.* Let `second_batch` draw its disturbance from the generator of the run, `torch.rand(1, generator=source)`: now the second batch changes in
-both cases. Then draw three numbers from `seed_everything(7)` and three from the global generator. They are equal, so a model's weights and its
-data must not come one from each.
-"""
-
-# %% [markdown]
-r"""
 The text is chapter 02's stories: `text` to train on, and `val`, which no model sees in training.
 """
 
@@ -244,8 +184,71 @@ print(textwrap.fill(continued(first), 100))
 # %% [markdown]
 r"""
 Words, but no story. A � is printed where a token is part of a character and the pieces do not fit together. The model needs
-more steps. But a long run takes time. Before it, we must know that the loop is right.
+more steps. But a long run takes time. Before it, we must know that the loop is right, and that we can repeat a run.
+"""
 
+# %% [markdown]
+r"""
+## The same random numbers again
+
+A model begins with random weights, reads its text in random order, and draws the tokens that it writes. To repeat an experiment, you need the
+same random numbers again. A *seed* sets the generator of random numbers to a fixed state. PyTorch has one global generator, which all code
+shares. So an experiment gets a generator of its own, which is passed to every function that draws numbers for it:
+"""
+
+
+# %%
+#| export device
+#| blank seed_everything: seed PyTorch itself, then return a new generator with the same seed
+def seed_everything(seed: int) -> torch.Generator:
+    """Seed PyTorch's global generators, and return a CPU generator of its own with the same seed.
+
+    Pass the returned one to what draws random numbers: then no other cell can disturb it. Both begin with the same
+    numbers, so two things that must be independent are drawn from one of them, not one from each.
+    """
+    torch.manual_seed(seed)  # also seeds every CUDA and MPS device
+    return torch.Generator().manual_seed(seed)
+
+
+# %% [markdown]
+r"""
+*Predict.* A run draws two batches. Another run with the same seed also looks at a sample in between, which it draws from the global generator.
+We compare their second batches twice: first the batches come from the global generator, then from a generator of their own. In how many of these
+two cases does the second batch stay the same?
+"""
+
+# %%
+predict("07.5", "cases in which the second batch stays the same", guess=None)
+
+
+# %%
+def second_batch(own: bool, disturb: bool) -> Tensor:
+    generator = seed_everything(SEED)
+    source = generator if own else None  # None: PyTorch uses its global generator
+    torch.randn(4, generator=source)  # the first batch
+    if disturb:
+        torch.rand(1)  # a look at a sample, from the global generator
+    return torch.randn(4, generator=source)
+
+
+same = {}
+for name, own in (("the global generator", False), ("a generator of its own", True)):
+    same[name] = torch.equal(second_batch(own, disturb=False), second_batch(own, disturb=True))
+    print(f"{name}: the second batch stays the same: {same[name]}")
+answer("07.5", sum(same.values()))
+
+# %% [markdown]
+r"""
+One. The look at a sample changed the state of the global generator, and with it everything that came after. It could not change a generator
+that it was not given.
+
+*Try it.* Let `second_batch` draw its disturbance from the generator of the run, `torch.rand(1, generator=source)`: now the second batch changes in
+both cases. Then draw three numbers from `seed_everything(7)` and three from the global generator. They are equal, so a model's weights and its
+data must not come one from each.
+"""
+
+# %% [markdown]
+r"""
 ## One batch by heart
 
 Here is a popular check: train on one batch, again and again. We take a batch of two rows. The model has far more weights
