@@ -851,7 +851,7 @@ Neither is exact. But 1/width stays within a factor of about 1.6 while the width
 
 ## Before it begins: memory
 
-If a run does not fit into memory, it fails in its first step, on a machine for which you have waited in a queue. But the memory can be counted before (chapter 09):
+If a run does not fit into memory, it fails in its first step, on a machine for which you have waited in a queue. But the memory can be counted before (chapter 09b):
 weights, gradients and AdamW's two means, and everything that the forward pass keeps for the backward pass. The last part grows with the micro-batch.
 
 *Predict.* GPT-2 small, all in float32: four numbers a parameter are 2.0 GB. How many GB does a micro-batch of 16 rows of 1,024 tokens add?
