@@ -21,9 +21,9 @@ import torch
 
 from course.figures import attention as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
-from nanogpt.device import seed_everything
 
-g = seed_everything(0)
+torch.manual_seed(0)
+g = torch.Generator().manual_seed(0)  # random numbers for this chapter's examples
 torch.set_printoptions(precision=2, sci_mode=False)
 
 # %%
@@ -525,8 +525,8 @@ def losses(model, idx, period):
 # %% [markdown]
 r"""
 We train on fresh texts in every step, with the usual loop: loss, gradient, update. The texts come from a generator of
-their own, with another seed than the weights. (With one seed for both, weights and texts would be made from the same
-random numbers: chapter 00.)
+their own, with another seed than the weights. With one seed for both, weights and texts would be made from the same
+random numbers.
 
 *Predict.* How many layers of attention does a model need to copy?
 """
@@ -537,7 +537,7 @@ predict("04.3", "layers needed to copy random letters", guess=None)
 
 # %%
 def fresh(kind, n_layer):
-    seed_everything(1)  # models of the same shape begin with the same weights
+    torch.manual_seed(1)  # models of the same shape begin with the same weights
     return kind(n_layer)
 
 
@@ -807,7 +807,8 @@ completes the example with five columns: the first layer fetches whose number is
 W_q and W_k of the second layer read it. With *Tom has …* at the end, the same two layers say *two*. Try it: put *Tom*
 in place of the last *Ann* in `story`, at the top, and run that cell and the last two again.
 
-In chapter 07 a model trains on thousands of stories with such questions in them, and nobody writes its heads by hand.
+In chapter 07 a model trains on thousands of stories that ask who has how many, and nobody writes its heads by hand. Does it need two
+hops? Only if nothing else gives the owner away. Chapter 07b takes the trained model apart and finds out.
 
 ## Training without the division by √d
 
