@@ -71,7 +71,7 @@ def shared_memory(gpus: int, folder: Path = Path("/dev/shm")) -> Iterator[Findin
 def device() -> Iterator[Finding]:
     import torch
 
-    from nanogpt import device as module
+    import nanogpt.device as module
 
     try:
         chosen = module.pick_device()

@@ -23,6 +23,9 @@ read them.
 # %%
 #| default_exp device
 #| doc device: Which device, how large, and which random numbers: what every chapter asks first.
+from course.figures import setup as figures
+from course.notebook import answer, checkpoint, predict, predictions, show
+
 OPENING = "One rainy evening, Nora went to the castle with Sam."  # your own words
 
 # %% [markdown]
@@ -33,9 +36,6 @@ when will nine of ten of its words be words of the stories? Write your guess int
 """
 
 # %%
-from course.figures import setup as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
-
 predict("00.1", "steps until it writes in words", guess=None)
 
 # %% [markdown]
