@@ -637,8 +637,8 @@ answer("17b.6", try_damages(as_left_by("07b", "weights").load_model))
 
 # %% [markdown]
 r"""
-None. The first two losses equal the right one in nearly all digits, because this model is hardly trained. On chapter 07's trained model the halved heads raise the loss from 0.592 to 0.740, and copied answers fall from 98% to 86%.
-Without the number from before the edit, you might take that for a shorter training. This kind of fault is never found.
+None. The first two losses equal the right one in nearly all digits, because this model is hardly trained. On chapter 07's trained model the halved heads raise the loss from 0.592 to 0.740, and copied answers fall from 98% to 89%.
+Without the number from before the edit, you might take that for a shorter training. Such a fault is hard to find.
 
 So `save_model` wrote one number more into `config.json`: `sha256`, a hash of both files. `read_unchanged` reads the files, compares the hash, and looks for weights that are not finite.
 """
