@@ -682,7 +682,6 @@ questions: on *meta*, a tensor has a shape and a type, and no memory. `empty_mod
 
 # %%
 #| export weights
-#| blank empty_model: build kind(config) under torch.device("meta"), then compare its names and shapes with those of weights
 def empty_model(config: GPTConfig, weights: dict[str, torch.Tensor], kind: type = GPT) -> GPT:
     """A model without memory, on the meta device, whose names and shapes are those of weights; else ValueError."""
     layers = len({name.split(".")[2] for name in weights if name.startswith("transformer.h.")})
