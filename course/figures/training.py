@@ -173,18 +173,38 @@ def answers(right: dict[int, dict[str, float]], baseline: dict[str, float], step
     return fig
 
 
-def lost(nats: dict[str, float], tokens: dict[str, float]) -> plt.Figure:
-    """Nats above the floor by kind of token ("" for the rest): in a story, and on each token of the kind."""
-    names = {"computed": "computed answers", "copied": "copied answers", "": "all other tokens"}
-    fig, axes = plt.subplots(1, 2, figsize=(7.2, 1.5), sharey=True)
-    values = [[nats[kind] for kind in names], [nats[kind] / max(tokens[kind], 1e-9) for kind in names]]
-    for ax, bars, what in zip(axes, values, ("nats a story above the floor", "nats a token above the floor")):
-        ax.barh(range(3), bars, color=["C1", "C0", "0.6"])
-        for i, value in enumerate(bars):
-            ax.text(max(value, 0), i, f" {value:.2f}", va="center", fontsize=8)
-        ax.set(xlabel=what, xlim=(min(0, *bars), 1.2 * max(bars)))
+def table_facts(models: dict[str, dict[str, dict]], nothing: dict[str, float]) -> None:
+    """Print what each kind of repeated fact costs the models, beside the nats of a guess; the first model's costs give the order."""
+    first = next(iter(models.values()))
+    print(f"{'':16} {'times':>6} {'guess':>6}", *(f"| {name:^24}" for name in models))
+    print(
+        f"{'repeated fact':16} {'a story':>6} {'costs':>5}", *("|  a story    each   right" for _ in models)
+    )
+    for kind in sorted(first, key=lambda kind: -first[kind]["nats"]):
+        guess = f"{nothing[kind]:.2f}" if kind in nothing else ""
+        line = [f"{kind:16} {first[kind]['times']:6.2f} {guess:>6}"]
+        for facts in models.values():
+            row = facts[kind]
+            line.append(f"| {row['nats']:8.2f} {row['nats'] / row['times']:7.2f} {row['right']:7.0%}")
+        print(*line)
+
+
+def facts(rows: dict[str, dict], nothing: dict[str, float]) -> plt.Figure:
+    """Nats of each kind of repeated fact: in a story, and each time, with a line at what a guess costs."""
+    kinds = sorted(rows, key=lambda kind: -rows[kind]["nats"])
+    fig, axes = plt.subplots(1, 2, figsize=(7.2, 0.28 * len(kinds) + 0.7), sharey=True)
+    bars = (
+        [rows[kind]["nats"] for kind in kinds],
+        [rows[kind]["nats"] / rows[kind]["times"] for kind in kinds],
+    )
+    for ax, values, what in zip(axes, bars, ("nats a story", "nats each time")):
+        ax.barh(range(len(kinds)), values, color="C0")
+        ax.set(xlabel=what, xlim=(0, 1.2 * max(*values, 0.1)))
         ax.grid(axis="y", visible=False)
-    axes[0].set_yticks(range(3), names.values(), fontsize=8)
+    for i, kind in enumerate(kinds):
+        if kind in nothing:
+            axes[1].plot([nothing[kind]] * 2, [i - 0.45, i + 0.45], c="k", lw=2)
+    axes[0].set_yticks(range(len(kinds)), kinds, fontsize=8)
     axes[0].invert_yaxis()
     return fig
 

@@ -8,7 +8,7 @@ from course.testing.needs import all_needed, makers, needed
 
 ASKED_FOR = {  # labs named as a text, and two methods of GPT: imported when a call asks for them, and no cell does
     "06": {"pretrained", "pretrained.from_hf"},
-    "07b": {"labs.llama.model"},
+    "17b": {"labs.llama.model"},
     "08": {"labs.llama.pretrained", "sampling", "sampling.stream_batch"},
     "13": {"labs.kernels.columns"},
     "17c": {  # what only some keys of a configuration need
