@@ -1,6 +1,7 @@
 """A model on disk: weights as safetensors, configuration as JSON, and a hash of both.
 
-Exported from notebooks/07_training.ipynb, grown by notebooks/07b_learned.ipynb.
+Exported from notebooks/07_training.ipynb, grown by notebooks/07b_learned.ipynb and
+notebooks/17b_checkpoints.ipynb.
 """
 
 import hashlib
@@ -80,10 +81,7 @@ UNREADABLE = AttributeError, LookupError, OverflowError, RuntimeError, TypeError
 
 
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
-    """The model that save_model wrote, in evaluation mode and the dtype it was saved in.
-
-    OSError or ValueError, in one sentence, if it cannot be, or if a bit of either file has changed.
-    """
+    """The model that save_model wrote, in evaluation mode and its dtype. OSError or ValueError, in one sentence, if it is not whole."""
     folder = Path(folder)
     try:
         fields, weights = read_unchanged(folder / "config.json", folder / WEIGHTS)
