@@ -112,7 +112,7 @@ lines of the loop, by predicting what comes next.
 
 It has not learned everything. Compare the last text with your opening: who is there, and who owns what? The names and the
 numbers change from one sentence to the next, as if the model forgot what it has just written. To remember who has what is
-harder than to write English. Chapter 07 trains four times as long and measures when this begins.
+harder than to write English. Chapter 07 trains four times as long, and chapter 07b finds out what such a model remembers.
 
 How good is the model, as a number? The *loss* says how surprised the model is by the next piece, on average. It is measured
 in nats, a unit that chapter 02 explains. Training means making the loss small.

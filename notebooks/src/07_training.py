@@ -542,7 +542,8 @@ for name, share in rule_shares.items():
 
 # %% [markdown]
 r"""
-A model that is better than the best of these rules uses more than the order and the frequency of the numbers. We print the rules again beside the model.
+A model that is better than the best of these rules uses more than the order and the frequency of the numbers. It need not know the owners for that: chapter 07b
+finds a rule that is always right. We print the three again beside the model.
 
 ## What AdamW does
 
@@ -855,8 +856,7 @@ r"""
 
 A checkpoint is often written as `torch.save(config_object_and_weights)`. Such a file names the module of the config's class, so it breaks when the
 class moves. And whoever loads it must let it run code. Ours is two files: the weights as safetensors, a format that can hold nothing else, and the
-config as JSON. The tied matrix is stored once. `config.json` also gets a hash of both files. Chapter 07b loads the model again and shows what the
-hash is for.
+config as JSON. The tied matrix is stored once. `config.json` also gets a hash of both files, for which chapter 17b has a use.
 """
 
 
@@ -943,7 +943,7 @@ r"""
 To explore:
 
 1. Leave `scale_init` out and train again. Compare loss and answers with the run above, for two seeds. Which tokens pay?
-   Chapter 07b's `token_costs` shows it token by token.
+   Chapter 07b's `read_story` shows it token by token.
 2. Train with `n_layer=1` and two values of `SEED`. Is the difference from two layers larger than that between seeds, for the
    loss, and for copied and computed answers?
 3. Train on `BatchStream` instead of `DocumentStream`, with three seeds each. Check the step at which half of the copied answers

@@ -19,7 +19,7 @@ from course.figures import sampling as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.stand_in import fastest, trained_model
 from nanogpt.labs.evals.floor import readings
-from nanogpt.labs.corpora.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus, entries, stories
 
 # %%
 #| export
@@ -182,8 +182,8 @@ At temperature 1 nothing changes. Below 1, likely tokens become likelier: at 0.5
 squares are divided by their sum. Near 0 only the largest is left, which is greedy decoding. Above 1 the probabilities come
 closer to each other.
 
-When is it used? A low temperature suits questions with one right answer, a high one suits brainstorming. Everything
-between 0.5 and 1 is common for stories and chat.
+When is it used? A low temperature suits questions with one right answer, a high one suits brainstorming. What suits our
+stories is measured below.
 
 ## Top-k: cut the tail
 
@@ -210,8 +210,8 @@ print(keep_top_k(five, 2).softmax(-1)[0].numpy().round(3))
 
 # %% [markdown]
 r"""
-The two that are left keep their ratio, 5 to 3, and fill up to 1. When is it used? Top-k is the cheapest cut, and a k
-of 20 to 100 is a common safety net. GPT-2's paper (§3.6) writes its summaries with k = 2.
+The two that are left keep their ratio, 5 to 3, and fill up to 1. When is it used? Top-k is the cheapest cut, and `transformers` uses k = 50
+where nobody says otherwise. GPT-2's paper (§3.6) writes its summaries with k = 2.
 
 ## Top-p: cut where the model is sure
 
@@ -251,7 +251,7 @@ answer("08.1", keep_top_p(five, 0.81).isfinite().sum())
 # %% [markdown]
 r"""
 The token that crosses p belongs to the nucleus: without it, the rest does not reach p. When is it used? For open text,
-where one place has three good words and the next has three hundred. Values of 0.9 and 0.95 are common.
+where one place has three good words and the next has three hundred. Holtzman et al. (2020), who proposed it, take 0.95.
 
 The three knobs go into one function. Their order matters, because each step changes the probabilities that the next one
 sees. Ours is the order of `transformers`: temperature, then top-k, then top-p.
@@ -674,7 +674,8 @@ predict("08.5", "stories that are right at temperature 1", guess=None, unit="%")
 predict("08.6", "stories that are right with greedy decoding", guess=None, unit="%")
 
 # %% tags=["nbval-ignore-output"]
-WAYS = {f"T = {t}": {"temperature": t} for t in (0, 0.25, 0.5, 0.7, 1, 1.5)} | {"top-p 0.9": {"top_p": 0.9}}
+WAYS = {f"T = {t}": {"temperature": t} for t in (0, 0.25, 0.5, 0.7, 1, 1.5)}
+WAYS |= {"top-k 5": {"top_k": 5}, "top-p 0.9": {"top_p": 0.9}}
 openings = [story.text[: story.text.index(".") + 1] for story in told]
 prompts = [[tokenizer.eot, *tokenizer.encode(opening)] for opening in openings]
 room = model.config.block_size - max(map(len, prompts))  # a story that does not end within the context is cut
@@ -714,16 +715,29 @@ for name in WAYS:
         f"{name}: {len(hits)} of {len(openings)} have the plot '{favourite}', {sum(hits)} of these are right"
     )
 
+toys = [toy for (toy,) in entries("toy")]
+first_way = next(iter(WAYS))
+wrong = [
+    text
+    for text, ok in zip(written[first_way], right[first_way])
+    if figures.plot_of(text) == favourite and not ok
+]
+several = [text for text in wrong if sum(toy in text for toy in toys) > 1]
+print(f"of the {len(wrong)} wrong ones at {first_way}, {len(several)} name two different toys")
+
 # %% [markdown]
 r"""
 Greedy decoding tells one story. The openings differ, but then the likeliest plot wins nearly every time, even if it is only
 a little likelier than the others. Everything else that the model could tell is lost. This is called **mode collapse**. So the bar of greedy
 decoding does not say how often the model is right. It says how often the model is right about *one* plot, asked again and
-again. The lines under the figure show how many of the stories with this plot are right: a plot that needs arithmetic is hard for a
-model of this size, however it chooses.
+again.
+
+Why is this plot so seldom right? It ends with a subtraction, so one might blame the arithmetic. The last line says something
+else. In two thirds of the wrong stories the girl wants one toy and gets another: the model has lost the toy on the way. Chapter 07b
+found this fact among those that the model hardly remembers. No way of choosing can repair what the model does not know.
 
 At temperature 1 the plots come about as often as in the corpus, but a story takes a hundred draws and one bad draw spoils it. In
-between, and with top-p, the stories are still varied and bad draws are rare. That is the reason why these settings are so common.
+between, the stories are still varied and a bad draw is rarer.
 
 Another remedy for monotony is a *repetition penalty*: it lowers the logits of tokens that were written already (Keskar et al.
 2019, §4.1). Exercises 08-3 and 08-6 are about it. Our stories must repeat their names and numbers, so they do not need it.

@@ -43,7 +43,7 @@ r"""
 
 A model's folder has a `config.json` with the fields of its shape. Both families can be distinguished by their fields:
 only a Llama has `n_kv_head`. So the file needs no new entry, and folders that were written before chapter 24 stay
-readable. `classes_of` of chapter 07b chooses the classes of the shape and of the model by the fields; its table `FAMILIES`
+readable. `classes_of` of chapter 17b chooses the classes of the shape and of the model by the fields; its table `FAMILIES`
 has named ours since then. A third family, for example one with experts in place of the MLP, would be one more entry.
 """
 
@@ -308,7 +308,7 @@ command that will run for days should fail in its first second if it fails at al
 
 ## A folder that knows its family
 
-`save_model` of chapter 07 writes the shape of any model, and `load_model` of chapter 07b chooses the class by the fields of the file: its table `FAMILIES` names ours for a field `n_kv_head`. The head of a GPT is always
+`save_model` of chapter 07 writes the shape of any model, and `load_model` of chapter 17b chooses the class by the fields of the file: its table `FAMILIES` names ours for a field `n_kv_head`. The head of a GPT is always
 tied to the token table; that of a Llama only if `tied` is true, and then the file has no head.
 """
 
