@@ -1,9 +1,9 @@
-"""What chapter 07b compares its model with: the same run in a town where both owners' numbers come from one pool, and a longer run.
+"""What chapter 07b compares its model with: both owners' numbers from one pool, one layer, and a longer run.
 
     python tests/bench/bench_learned.py [--steps 1600] [--out data/measurements/one-pool.json]
 
-Model, rate and batches are chapter 07's on a laptop. Each of three seeds draws other weights and other batches. The longer run
-has twice the steps and the released grammar. Some one to two minutes for each 1,600 steps.
+Model, rate and batches are chapter 07's on a laptop. Each of three seeds draws other weights and other batches. One layer
+and the longer run, which has twice the steps, read the released stories. Some one to two minutes for each 1,600 steps.
 """
 
 import argparse
@@ -37,10 +37,12 @@ OUT = ROOT / "data/measurements/one-pool.json"
 COMMAND = "python tests/bench/bench_learned.py"
 
 
-def trained(folder: Path, tokenizer: BPETokenizer, steps: int, seed: int) -> tuple[GPT, float]:
+def trained(
+    folder: Path, tokenizer: BPETokenizer, steps: int, seed: int, n_layer: int = 2
+) -> tuple[GPT, float]:
     """A model after some steps on the stories in a folder, and the seconds that they took."""
     ensure_corpus(folder, tokenizer)
-    config = GPTConfig(block_size=T, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=8, n_embd=128)
+    config = GPTConfig(T, tokenizer.vocab_size, n_layer, n_head=8, n_embd=128)
     model = scale_init(GPT(config, torch.Generator().manual_seed(seed)))
     start = time.perf_counter()
     train(model, DocumentStream(open_shards(folder, "train"), B, T, seed=seed), steps, LR, decay=DECAY)
@@ -87,9 +89,10 @@ def main() -> int:
             model, seconds = trained(Path(folder), tokenizer, args.steps, seed)
             one_pool[seed] = {"seconds": seconds} | measured(model, tokenizer)
             print("one pool, seed", seed, rounded(one_pool[seed]), flush=True)
+    single, _ = trained(BUILT / "stories", tokenizer, args.steps, 0, n_layer=1)
     model, seconds = trained(BUILT / "stories", tokenizer, 2 * args.steps, 0)
     record = {
-        "what": "chapter 07's model where both owners' numbers are from one pool, and where it trains twice as long",
+        "what": "chapter 07's model where both owners' numbers are from one pool, where it has one layer, and where it trains twice as long",
         "command": COMMAND + (f" --steps {args.steps}" if args.steps != STEPS else ""),
         "date": date.today().isoformat(),
         "device": f"cpu, {torch.get_num_threads()} threads",
@@ -98,6 +101,7 @@ def main() -> int:
         "pool": POOL.split(" | "),
         "steps": args.steps,
         "one pool": one_pool,
+        "one layer": facts(single, tokenizer),
         "longer": {"steps": 2 * args.steps, "seconds": seconds, "facts": facts(model, tokenizer)},
     }
     write_atomically(args.out, (json.dumps(rounded(record), indent=1) + "\n").encode())
