@@ -53,7 +53,7 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x: Tensor, cache=None) -> Tensor:
         q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
         p = self.dropout if self.training else 0.0
-        if cache is not None:  # it attends to keys and values that are not in x as well: chapters 08 and 21c
+        if cache is not None:  # it attends to keys and values that are not in x as well
             y = cache(q, k, v)
         elif self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 12
             y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
@@ -87,7 +87,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, cache=None) -> Tensor:
-        x = x + self.attn(self.ln_1(x), cache)  # cache: chapter 08
+        x = x + self.attn(self.ln_1(x), cache)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -204,7 +204,7 @@ class GPT(nn.Module):
         T = idx.size(1)
         positions = torch.arange(T, device=idx.device) if cache is None else cache.positions(T)
         x = parts.drop(parts.wte(idx) + parts.wpe(positions))  # (B, T, C)
-        # the blocks add to it; with a cache, x is what is new since the last call: chapter 08
+        # the blocks add to it; with a cache, x is what is new since the last call
         for i, block in enumerate(parts.h):
             x = block(x) if cache is None else block(x, cache.layer(i))
         # a score for each token that may come next

@@ -329,22 +329,21 @@ r"""
 ## The layer
 
 The layer in the package computes `q, k, v`, then `y`, then `together`, as the last cell did, but its weights can be
-trained. (`config.bias` says whether its two linear maps add a bias.) It has three additions:
+trained. `config.bias` says whether its two linear maps add a bias. It has three additions:
 
 - **A second matrix, `c_proj`.** It mixes what the heads found. Without it, head 0 could write only to the first d
   channels of the output.
 - **Dropout.** In training, each number is set to zero with a given probability, and the others are scaled up, so that the
   model cannot rely on a single one. The GPT-2 paper names no rate. GPT-1 used 0.1, and so does the default of Hugging
   Face's GPT-2. We train with 0.
-- **Two branches for later chapters.** In chapter 08, a `cache` keeps the keys and values of the past while the model
-  writes a text. In chapter 12, `flash` computes the same result in one step that never stores the (T, T) weights. Skip
-  both for now: this chapter uses only the `else` branch.
+- **A faster way to the same result.** With `flash`, PyTorch computes it in one step that never stores the (T, T) weights.
+  Chapter 12 shows how; until then, read the `else` branch.
 """
 
 
 # %%
 #| export
-#| blank CausalSelfAttention.forward: split, attend (cache, flash or by hand), join the heads, project
+#| blank CausalSelfAttention.forward: split, attend (flash or by hand), join the heads, project
 class CausalSelfAttention(nn.Module):
     """All heads of one layer at once (Vaswani et al. 2017, §3.2.2). (B, T, n_embd) -> (B, T, n_embd), causal.
 
@@ -358,12 +357,10 @@ class CausalSelfAttention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
-    def forward(self, x: Tensor, cache=None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
         p = self.dropout if self.training else 0.0
-        if cache is not None:  # it attends to keys and values that are not in x as well: chapters 08 and 21c
-            y = cache(q, k, v)
-        elif self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 12
+        if self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 12
             y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
         else:
             y = F.dropout(attention_weights(q, k), p) @ v

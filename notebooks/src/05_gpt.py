@@ -148,7 +148,7 @@ channels by a learned *gain* and adds a learned bias; they begin at 1 and 0.
 
 Where does the LayerNorm go? The Transformer of 2017 normalised the stream itself, after each addition (*post-norm*). GPT-2
 normalises only the *copy* that a part reads (*pre-norm*; Radford et al. 2019, §2.3). So the stream itself runs from the embedding
-to `ln_f` through additions alone. We measure below what that is good for. In the code, ignore `cache`: it is `None` until chapter 08.
+to `ln_f` through additions alone. We measure below what that is good for.
 """
 
 
@@ -165,8 +165,8 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, cache=None) -> Tensor:
-        x = x + self.attn(self.ln_1(x), cache)  # cache: chapter 08
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
         return x + self.mlp(self.ln_2(x))
 
 
@@ -515,7 +515,7 @@ r"""
 
 This is the model of the complete course. To the plan we add the check of the input, `init_weights`, GPT-2's
 dropout after the embedding, and the loss, if targets are given. The loss is computed in float32 even when the model uses a shorter type.
-`head` is a method of its own, because later chapters compile it separately. You can ignore every line with `cache`: chapter 08 explains it.
+`head` is a method of its own, because later chapters compile it separately.
 """
 
 
@@ -549,19 +549,18 @@ class GPT(nn.Module):
         self.lm_head.weight = self.transformer.wte.weight  # tied: one matrix reads tokens and predicts them
         init_weights(self, config.n_layer, generator, config.vocab_size)
 
-    def forward(self, idx: Tensor, targets: Tensor | None = None, cache=None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Logits (B, T, vocab_size), and if targets (B, T) are given their mean loss in nats; -100 does not count."""
         check_input(idx, self.config)
         parts = self.transformer
         # a vector for each token, and one for its position
-        T = idx.size(1)
-        positions = torch.arange(T, device=idx.device) if cache is None else cache.positions(T)
+        positions = torch.arange(idx.size(1), device=idx.device)
         x = parts.drop(parts.wte(idx) + parts.wpe(positions))  # (B, T, C)
-        # the blocks add to it; with a cache, x is what is new since the last call: chapter 08
-        for i, block in enumerate(parts.h):
-            x = block(x) if cache is None else block(x, cache.layer(i))
+        # the blocks add to it
+        for block in parts.h:
+            x = block(x)
         # a score for each token that may come next
-        return self.head(x if cache is None else cache.newest(x), targets)
+        return self.head(x, targets)
 
     def head(self, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """ln_f, lm_head and the loss: from the last block's x (B, T, C)."""

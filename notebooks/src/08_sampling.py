@@ -16,7 +16,7 @@ and the tokens stay the same.
 #| default_exp sampling
 #| doc sampling: Text from a model: temperature, top-k and top-p, for one text or many at once, and the command `sample`.
 from course.figures import sampling as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.stand_in import fastest, trained_model
 from nanogpt.labs.evals.floor import readings
 from nanogpt.labs.corpora.stories import ensure_corpus, entries, stories
@@ -35,6 +35,12 @@ from nanogpt.device import pick_device
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.tokenizer import EOT, BPETokenizer
 from nanogpt.weights import load_model
+
+# %%
+from functools import partial
+
+import nanogpt.model as gpt2
+from nanogpt.model import Block, CausalSelfAttention, attention_weights, check_input, split_heads
 
 # %% [markdown]
 r"""
@@ -300,16 +306,123 @@ change for them? No. GPT-2 is causal: position t never looks at later positions.
 nothing that was computed before it, in any layer. The new token needs only one thing of the old ones: their keys and
 values, which its queries look at. If we keep those, we can read the new token alone. This is the *KV cache*.
 
-The model has a place for it since chapter 05. In `model(idx, cache=cache)`, idx holds only the new tokens, and the model asks
-the cache three things:
+For one text, such a cache has ten lines. It has a list of keys and a list of values, with one entry for each layer, and appends the new ones.
+The mask says what a new token may see: all that is kept, and the new tokens up to itself.
+"""
+
+
+# %%
+class OneTextCache:
+    def __init__(self, n_layer: int):
+        self.keys, self.values, self.length = [None] * n_layer, [None] * n_layer, 0
+
+    def positions(self, T: int) -> Tensor:
+        """The positions of T new tokens."""
+        self.length += T
+        return torch.arange(self.length - T, self.length, device=device)
+
+    def attend(self, i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Keep block i's new k and v, (1, n_head, T, d), then attend with q to all that is kept."""
+        if self.keys[i] is not None:
+            k = torch.cat([self.keys[i], k], dim=2)  # (1, n_head, S, d)
+            v = torch.cat([self.values[i], v], dim=2)
+        self.keys[i], self.values[i] = k, v
+        T, S = q.size(2), k.size(2)
+        past = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=past)
+
+    def layer(self, i: int) -> partial:
+        return partial(self.attend, i)
+
+    def newest(self, x: Tensor) -> Tensor:
+        """Of x (1, T, C), the last token, (1, 1, C)."""
+        return x[:, -1:]
+
+
+# %% [markdown]
+r"""
+The model must now ask the cache. Its forward pass grows by one argument: in `model(idx, cache=cache)`, idx holds only the new tokens, and there are three
+questions:
 
 - `cache.positions(T)`: what are the positions of the T new tokens?
-- `cache.layer(i)`: the attention of block i, as a function of the new queries, keys and values.
+- `cache.layer(i)`: the attention of block i, as a function of the new queries, keys and values. `partial` fixes the first argument of `attend` and leaves
+  q, k and v to the caller.
 - `cache.newest(x)`: which tokens need logits? Only the last new one does.
+"""
 
-The class below keeps the keys and values of all layers, for B texts that may have different lengths, and knows how many tokens of each
-text are stored. `positions` computes the positions `at` of the new tokens, and also what each of them may see. Ignore the B for a moment: first
-we use it with one text.
+
+# %%
+#| export model
+#| grows CausalSelfAttention.forward, Block.forward, GPT.forward
+class CausalSelfAttention(CausalSelfAttention):
+    def forward(self, x: Tensor, cache=None) -> Tensor:
+        q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
+        p = self.dropout if self.training else 0.0
+        if cache is not None:  # it attends to keys and values that are not in x as well
+            y = cache(q, k, v)
+        elif self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 12
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+        else:
+            y = F.dropout(attention_weights(q, k), p) @ v
+        return F.dropout(self.c_proj(y.transpose(1, 2).flatten(2)), p)
+
+
+class Block(Block):
+    def forward(self, x: Tensor, cache=None) -> Tensor:
+        x = x + self.attn(self.ln_1(x), cache)
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(GPT):
+    def forward(self, idx: Tensor, targets: Tensor | None = None, cache=None) -> tuple[Tensor, Tensor | None]:
+        """Logits (B, T, vocab_size), and if targets (B, T) are given their mean loss in nats; -100 does not count."""
+        check_input(idx, self.config)
+        parts = self.transformer
+        # a vector for each token, and one for its position
+        T = idx.size(1)
+        positions = torch.arange(T, device=idx.device) if cache is None else cache.positions(T)
+        x = parts.drop(parts.wte(idx) + parts.wpe(positions))  # (B, T, C)
+        # the blocks add to it; with a cache, x is what is new since the last call
+        for i, block in enumerate(parts.h):
+            x = block(x) if cache is None else block(x, cache.layer(i))
+        # a score for each token that may come next
+        return self.head(x if cache is None else cache.newest(x), targets)
+
+
+# %% tags=["nbval-ignore-output"]
+grown("GPT.forward", "08")
+
+# %% [markdown]
+r"""
+Our models were built from the package's classes, so we give these the new methods. Then the greedy loop again, as a second version of the same function. It reads the prompt, and
+after that only the one token that it has just chosen. The law: both versions write the same ids.
+"""
+
+
+# %%
+for old, new in ((gpt2.CausalSelfAttention, CausalSelfAttention), (gpt2.Block, Block), (gpt2.GPT, GPT)):
+    old.forward = new.forward
+
+
+@torch.no_grad()
+def greedy_with_cache(model: GPT, ids: list[int], n: int) -> list[int]:
+    cache, new = OneTextCache(model.config.n_layer), ids
+    for _ in range(n):
+        logits, _ = model(torch.tensor([new], device=device), cache=cache)  # (1, 1, V)
+        new = [logits.argmax().item()]
+        ids = ids + new
+    return ids
+
+
+print("the same ids:", greedy_with_cache(model, prompt, 100) == greedy(model, prompt, 100))
+
+# %% [markdown]
+r"""
+## A cache for many texts
+
+The package's cache keeps the keys and values of B texts that may have different lengths. `torch.cat` copies all that is kept for every new token; here
+room for `size` tokens is there from the beginning, and a new token is written to its place. The class knows how many tokens of each text are
+stored. `positions` computes the positions `at` of the new tokens, and also what each of them may see.
 """
 
 
@@ -344,8 +457,7 @@ class KVCache:
 r"""
 Attention stores the new keys and values at their positions, beside the kept ones, and lets the new queries look at all of them.
 In the code, `keys[texts, :, self.at]` selects, for each text, the positions of its new tokens in all heads. Its shape is (B, T, n_head, d), so `k` is
-transposed to this shape before it is stored. `layer` hands `attend` to the model: `partial` fixes the first
-argument of a function and leaves the rest, q, k and v, to its caller.
+transposed to this shape before it is stored.
 """
 
 
@@ -387,24 +499,14 @@ def read(model: GPT, cache: KVCache, texts: Sequence[Sequence[int]]) -> Tensor:
     return logits[:, 0]
 
 
-# %% [markdown]
-r"""
-Now the greedy loop again, as a second version of the same function. It reads the prompt, and after that only the one token
-that it has just chosen. The law: both versions write the same ids.
-"""
-
-
 # %%
-def greedy_with_cache(model: GPT, ids: list[int], n: int) -> list[int]:
-    cache, new = KVCache(model, B=1, size=len(ids) + n), ids
-    for _ in range(n):
-        logits = read(model, cache, [new])  # (1, V)
-        new = [logits.argmax().item()]
-        ids = ids + new
-    return ids
-
-
-print("the same ids:", greedy_with_cache(model, prompt, 100) == greedy(model, prompt, 100))
+cache, both = KVCache(model, B=1, size=len(prompt) + 1), OneTextCache(model.config.n_layer)
+for new in (prompt, [prompt[-1]]):
+    logits = read(model, cache, [new])
+    with torch.no_grad():
+        expected = model(torch.tensor([new], device=device), cache=both)[0][:, 0]
+    assert torch.allclose(logits, expected, atol=1e-4), "the two caches give different logits"
+print("both caches give the same logits")
 
 # %% [markdown]
 r"""

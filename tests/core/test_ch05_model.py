@@ -397,46 +397,6 @@ def test_the_loss_is_computed_in_float32_at_least(dtype):
     torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=1e-6)
 
 
-# The seam for chapter 08's cache
-
-
-class Remembers:
-    """The plainest cache of one text: torch.cat. It also shows what the model may ask of a cache, and no more."""
-
-    def __init__(self):
-        self.store, self.start = {}, 0
-
-    def positions(self, T):
-        self.start += T
-        return torch.arange(self.start - T, self.start)
-
-    def layer(self, i):
-        def attend(q, k, v):
-            old = self.store.get(i)
-            k, v = (k, v) if old is None else [torch.cat(pair, dim=2) for pair in zip(old, (k, v))]
-            self.store[i] = k, v
-            S, T = k.size(2), self.start - (0 if old is None else old[0].size(2))
-            past = torch.ones(T, S, dtype=torch.bool).tril(S - T)
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=past)
-
-        return attend
-
-    def newest(self, x):
-        return x[:, -1:]
-
-
-@FLASH
-@pytest.mark.parametrize("pieces", [(16,), (7, 9), (10, 1, 1, 4)])
-def test_a_cache_changes_nothing(flash, pieces):
-    model, (x, _) = make(replace(PADDED, flash=flash)), batch()
-    cache, start = Remembers(), 0
-    for n in pieces:
-        logits, loss = model(x[:, start : start + n], cache=cache)
-        start += n
-        assert loss is None and logits.shape == (2, 1, 97)
-        torch.testing.assert_close(logits, model(x[:, :start])[0][:, -1:], rtol=1e-5, atol=1e-6)
-
-
 # Errors, one sentence each
 
 

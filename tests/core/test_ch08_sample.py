@@ -86,6 +86,44 @@ def close(a, b, tolerance):
     return (a - b).abs().max().item() < tolerance
 
 
+class Remembers:
+    """The plainest cache of one text: torch.cat. It also shows what the model may ask of a cache, and no more."""
+
+    def __init__(self):
+        self.store, self.start = {}, 0
+
+    def positions(self, T):
+        self.start += T
+        return torch.arange(self.start - T, self.start)
+
+    def layer(self, i):
+        def attend(q, k, v):
+            old = self.store.get(i)
+            k, v = (k, v) if old is None else [torch.cat(pair, dim=2) for pair in zip(old, (k, v))]
+            self.store[i] = k, v
+            S, T = k.size(2), self.start - (0 if old is None else old[0].size(2))
+            past = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=past)
+
+        return attend
+
+    def newest(self, x):
+        return x[:, -1:]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize("pieces", [(16,), (7, 9), (10, 1, 1, 4)])
+def test_the_plainest_cache_changes_nothing(flash, pieces):
+    model, x = GPT(replace(CONFIG, flash=flash), generator=gen()), torch.tensor([ids(16), ids(16, seed=1)])
+    cache, start = Remembers(), 0
+    for n in pieces:
+        logits, loss = model(x[:, start : start + n], cache=cache)
+        start += n
+        assert loss is None and logits.shape == (2, 1, 61)
+        torch.testing.assert_close(logits, model(x[:, :start])[0][:, -1:], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 def test_logits_with_cache_equal_logits_without_at_every_position(flash, bias):
