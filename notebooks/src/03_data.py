@@ -63,6 +63,7 @@ arrays are called x, the inputs, and y, the *targets*, which are the answers.
 
 # %%
 B, T = 2, 5  # rows in a batch, tokens in a row
+assert len(tokens) > B * T, f"a batch of {B} × {T} takes {B * T + 1:,} tokens, but there are {len(tokens):,}"
 part = tokens[: B * T + 1]
 x = part[:-1].reshape(B, T)  # (B, T)
 y = part[1:].reshape(B, T)  # (B, T)
@@ -516,14 +517,14 @@ others again if they depend on it, and says so.)
 # %%
 #| export
 class BatchStream:
-    """Batches from an endless stream of tokens, dealt to ranks so that each token is an input once an epoch."""
+    """Batches from an endless stream of tokens, each of which is an input once an epoch."""
 
-    def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
-        if min(B, T) < 1 or rank not in range(world_size):
-            raise ValueError(f"a stream needs B, T >= 1, 0 <= rank < world_size: {B, T, rank, world_size}")
-        self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
+    def __init__(self, shards, B: int, T: int, seed=0, device="cpu"):
+        if min(B, T) < 1:
+            raise ValueError(f"a stream needs B, T >= 1: {B, T}")
+        self.B, self.T = B, T
         self.seed, self.device = seed, device
-        self.position = 0  # what all ranks together have consumed
+        self.position = 0  # how many tokens the batches so far have consumed
         self.paths = sorted(map(Path, shards))
         self.vocab_size, self.eot, _ = describe_shards(self.paths)
         self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
@@ -573,13 +574,12 @@ class BatchStream(BatchStream):
 #| blank BatchStream.next_batch: x is each row without its last token, y is each row without its first
 class BatchStream(BatchStream):
     def rows(self) -> np.ndarray:  # (B, T + 1): the last token of each is the first of the next
-        n = self.B * self.T  # a rank's tokens
-        step = n * self.world_size
-        if self.epoch_length <= step:
+        n = self.B * self.T
+        if self.epoch_length <= n:
             length = f"{self.epoch_length:,} tokens"
-            raise ValueError(f"{length}, but a step takes {step:,} + 1; lower B or T, or add text")
-        tokens = self.read(self.position + self.rank * n, n + 1)
-        self.position += step
+            raise ValueError(f"{length}, but a step takes {n:,} + 1; lower B or T, or add text")
+        tokens = self.read(self.position, n + 1)
+        self.position += n
         return np.stack([tokens[at : at + self.T + 1] for at in range(0, n, self.T)])
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -589,28 +589,51 @@ class BatchStream(BatchStream):
 
 
 # %%
+#| export
+class BatchStream(BatchStream):
+    def state_dict(self) -> dict:
+        """What resumes the stream at exactly this place, with any B and T."""
+        return {"seed": self.seed, "position": self.position}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.seed, self.position = state["seed"], state["position"]
+
+
+# %%
 paths = open_shards(corpus, "train")
 print(*map(tokenizer.decode, BatchStream(paths, B=3, T=12).next_batch()[0].tolist()), sep="\n")
 
 # %% [markdown]
 r"""
 *Check.* A correct loader obeys this law: **in every epoch each token is an input exactly once.** We test it with 6,500
-tokens in two shards. The tokens are the numbers 0 to 6,499, so we can tell them apart. There are three ranks, and the
-size of a batch does not divide the number of tokens. (The chapter's tests also check the targets.)
+tokens in two shards. The size of a batch does not divide their number. The tokens are the numbers 0 to 6,499, so we can
+tell them apart. Only every seventh is replaced by `<|endoftext|>`, so that there are documents to shuffle: without it
+each shard would be a single document. A manifest says which id this is. The targets obey a law, too: the target of an
+input is the next input.
 """
 
 # %%
-N, RANKS = 6_500, 3
+N, EOT = 6_500, 6_500
+numbers = np.where(np.arange(N) % 7 == 0, EOT, np.arange(N))
 law = [Path(scratch.name) / "law" / f"train_{i:06d}.bin" for i in range(2)]
-for shard, numbers in zip(law, np.split(np.arange(N), [3 * N // 5])):
-    write_shard(shard, numbers)
-streams, seen = [BatchStream(law, 5, 77, rank, RANKS) for rank in range(RANKS)], []
-while streams[0].epoch < 2:
-    for stream in streams:
-        seen += stream.next_batch()[0].flatten().tolist()
+listed = []
+for shard, part in zip(law, np.split(numbers, [3 * N // 5])):
+    write_shard(shard, part)
+    listed.append({"file": shard.name, "tokens": len(part), "sha256": file_sha256(shard)})
+save_manifest(law[0].parent, {"vocab_size": N + 1, "eot": EOT, "splits": {"train": {"shards": listed}}})
+
+stream, seen, targets = BatchStream(law, 5, 77), [], []
+while stream.epoch < 2:
+    x, y = stream.next_batch()
+    seen += x.flatten().tolist()
+    targets += y.flatten().tolist()
 for epoch in (seen[:N], seen[N : 2 * N]):
-    assert sorted(epoch) == list(range(N)), "a token was read twice, or never"
-print(f"two epochs of {N:,} tokens on {RANKS} ranks: each token was an input once an epoch")
+    assert sorted(epoch) == sorted(numbers), "a token was read twice, or never"
+assert seen[:N] != seen[N : 2 * N] and seen[:N] != numbers.tolist(), "nothing was shuffled"
+assert targets[:-1] == seen[1:], "a target is not the next input"
+print(
+    f"two epochs of {N:,} tokens in {len(numbers[numbers == EOT])} documents: each token was an input once an epoch"
+)
 
 # %% [markdown]
 r"""
@@ -629,12 +652,16 @@ predict("03.1", "tokens whose story began before their row, T = 128", guess=None
 
 
 # %%
+def unseen_share(lengths: list[int], T: int) -> float:
+    unseen = [min(before, T) / T for n in lengths for before in range(n)]
+    return sum(unseen) / len(unseen)
+
+
 lengths = [len(tokenizer.encode(text)) + 1 for text in documents[:300]]
 print(f"stories have {min(lengths)} to {max(lengths)} tokens; share whose story began before the row:")
 for row in (1024, 512, 256, 128):
-    unseen = sum(min(before, row) / row for n in lengths for before in range(n)) / sum(lengths)
-    print(f"T = {row:4}: {unseen:4.0%}")
-answer("03.1", 100 * unseen)
+    print(f"T = {row:4}: {unseen_share(lengths, row):4.0%}")
+answer("03.1", 100 * unseen_share(lengths, 128))
 
 # %% [markdown]
 r"""
@@ -664,8 +691,7 @@ class DocumentStream(BatchStream):
 
     def rows(self) -> np.ndarray:
         rows = []
-        first = self.position + self.rank * self.B
-        for n in range(first, first + self.B):
+        for n in range(self.position, self.position + self.B):
             # the document that begins row n of the stream
             epoch, number = divmod(n, self.epoch_length)
             if (self.seed, epoch) not in self._shuffled:
@@ -674,7 +700,7 @@ class DocumentStream(BatchStream):
             # its tokens and what follows
             tokens = self.tokens[np.searchsorted(self.ends, document, side="right")]
             rows.append(tokens.take(self.starts[document] + np.arange(self.T + 1), mode="wrap"))
-        self.position += self.world_size * self.B
+        self.position += self.B
         return np.stack(rows)
 
 
@@ -707,17 +733,6 @@ this is easy, because its order can be computed from the seed. We save only two 
 go on with another text. In the package, `DocumentStream` inherits these two methods as well. The one in this notebook
 was made from the class before.)
 """
-
-
-# %%
-#| export
-class BatchStream(BatchStream):
-    def state_dict(self) -> dict:
-        """What resumes the stream at exactly this place, with any B, T and number of ranks."""
-        return {"seed": self.seed, "position": self.position}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.seed, self.position = state["seed"], state["position"]
 
 
 # %%
