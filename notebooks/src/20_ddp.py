@@ -190,7 +190,7 @@ class BatchStream(BatchStream):
         self.seed, self.device = seed, device
         self.position = 0  # what all ranks together have consumed
         self.paths = sorted(map(Path, shards))
-        self.vocab_size, self.eot, _ = describe_shards(self.paths)
+        self.vocab_size, self.eot = describe_shards(self.paths)[:2]
         self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
         self.epoch_length = sum(map(len, self.tokens))
         self._shuffled = {}
