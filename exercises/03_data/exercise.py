@@ -23,12 +23,14 @@ r"""
 
 *Repair · difficulty 3/5 · importance 5/5 · 25 minutes*
 
-Many loaders are written like the `Loader` below: the shards are read one after another, every rank begins at its own
-offset, and all of them advance by what the ranks read together. It has two bugs. Each rank decides for itself when to
-change the shard, and the end of a shard is never read. Repair it. `shards` are lists of tokens. The stream is all shards
-one after another, and then again from the first one, for ever; nothing is shuffled. In each step the ranks together take
-its next `world_size * BT` tokens, and rank r takes the r-th part. `next_batch()` gives this rank's inputs, a list of BT
-tokens; it may begin in one shard and end in another, or in the next epoch.
+When several processes train together, each is called a *rank*, and each must get its own part of every batch. Chapter
+20 deals this chapter's stream to ranks. Many loaders are written like the `Loader` below: the shards are read one after
+another, every rank begins at its own offset, and all of them advance by what the ranks read together. It has two bugs.
+Each rank decides for itself when to change the shard, and the end of a shard is never read. Repair it. `shards` are
+lists of tokens. The stream is all shards one after another, and then again from the first one, for ever; nothing is
+shuffled. In each step the ranks together take its next `world_size * BT` tokens, and rank r takes the r-th part.
+`next_batch()` gives this rank's inputs, a list of BT tokens; it may begin in one shard and end in another, or in the
+next epoch.
 
 <details><summary>Hint 1</summary>
 
@@ -375,7 +377,8 @@ r"""
 *Explain · difficulty 3/5 · importance 4/5 · 10 minutes*
 
 A run on 8 GPUs ends at step 7,000 because a machine is lost. It goes on with 6, each with the same B and T as before.
-With this chapter's `BatchStream`: what in `state_dict()` makes it go on at the right token, and why does it not hold
-the step, the rank or B? What is *not* as it would have been with 8, and what would you change so that it is? Three to
-six sentences.
+All of them read one stream, this chapter's. A step takes its next `world_size * B * T` tokens, rank r reads the r-th
+part, and `position` counts what all have read together. What in `state_dict()` makes the run go on at the right token,
+and why does it not hold the step, the rank or B? What is *not* as it would have been with 8, and what would you change
+so that it is? Three to six sentences.
 """

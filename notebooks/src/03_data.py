@@ -2,14 +2,13 @@
 r"""
 # 03 · Data: from a text to batches
 
-A training loop needs a batch for every step. The part of the program that makes the batches is called a *data
-loader*, and this chapter builds one. The first version takes five lines. Then we remove its faults, one at a time. It
-would tokenize the text again at every start, so we keep the ids in files. Neighbours in a corpus can be alike, so we
-shuffle. Its rows begin in the middle of a story, so we build a version whose rows begin with a story. At the end, a
-run that was interrupted can go on with exactly the batch that would have come next.
+A training loop needs a batch for every step. The part of a program that makes the batches is called a *data loader*.
+Our first one takes five lines, and then we remove its faults one at a time: it tokenizes the text again at every start,
+it reads the corpus in the order in which it was written, and its rows begin in the middle of a story. At the end, a run
+that was interrupted goes on with exactly the batch that would have come next.
 
 Mistakes in a data loader are hard to notice, because nothing crashes. A loader that reads some tokens twice and others
-never still makes batches, and the loss can still fall. So we will look for laws that a wrong loader breaks.
+never still makes batches, and the loss can still fall. So we look for a law that a wrong loader breaks.
 """
 
 # %%
@@ -63,6 +62,7 @@ arrays are called x, the inputs, and y, the *targets*, which are the answers.
 
 # %%
 B, T = 2, 5  # rows in a batch, tokens in a row
+assert len(tokens) > B * T, f"a batch of {B} × {T} takes {B * T + 1:,} tokens, but there are {len(tokens):,}"
 part = tokens[: B * T + 1]
 x = part[:-1].reshape(B, T)  # (B, T)
 y = part[1:].reshape(B, T)  # (B, T)
@@ -80,9 +80,9 @@ for t in range(T):
 
 # %% [markdown]
 r"""
-A row of five tokens asks five questions, and the model answers all of them at once. For question 1 the model sees the first
-token of its row of x, for question 2 the first two, and so on. The answer to question t is token t of the same row of y. (The model must not look further
-to the right. Chapter 04 takes care of that.)
+A row of five tokens asks five questions, and the model answers all of them at once. For question 1 the model sees the
+first token of its row of x, for question 2 the first two, and so on. The answer to question t is token t of the same
+row of y.
 
 Compare the end of the first row of y with the beginning of the second row of x: both are 574. So no question is lost
 between two rows.
@@ -137,12 +137,10 @@ A. Karpathy that trains GPT-2 in plain C. A shard is a header of 1,024 bytes, an
 bytes are enough for ids up to 65,535, and GPT-2 has only 50,257 different ids. A text of ten billion tokens takes
 20 GB. The file has no list of its documents. A document begins wherever the id of `<|endoftext|>` is.
 
-Before we write such a file, we take a precaution. Suppose that the computer stops in the middle of writing. The next
-run would find half a file and take it for a complete one. If an older version was there, it is lost. There is a simple
-remedy: we write under another name, and rename the file when it is complete. For the operating system, renaming is a
-single step. A reader finds either the old file or the new one, and never a mixture of both. Chapter 01 did this in the
-method `save`. Now we write a function for it, which later chapters use. (`copymode` gives the new file the
-permissions of the old one.)
+If the computer stops in the middle of writing, the next run would find half a file and take it for a complete one. The
+remedy is simple: we write under another name, and rename the file when it is complete. For the operating system,
+renaming is a single step, so a reader finds either the old file or the new one. Chapter 01 did this in the method
+`save`. Now we write a function for it.
 """
 
 
@@ -174,8 +172,8 @@ def save_json(path: str | os.PathLike, contents: dict) -> None:
 
 # %% [markdown]
 r"""
-`os.fsync` waits until the bytes are on the disk, and `os.replace` renames. The next two cells use `atomically` to write
-a shard. The first three numbers of the header are a fixed number that marks the file as a shard (*magic*), the version
+`os.fsync` waits until the bytes are on the disk, `os.replace` renames, and `copymode` gives the new file the permissions
+of the old one. The next two cells use `atomically` to write a shard. The first three numbers of the header are a fixed number that marks the file as a shard (*magic*), the version
 of the format, and the number of tokens that follow.
 """
 
@@ -258,8 +256,8 @@ for training (*train*). Some are for measuring during the work (*val*, for valid
 How should we choose them? We could shuffle all documents and take a tenth. But when documents are added next month,
 the shuffle chooses other ones, and a model may then be trained on last month's validation text. It is better if the
 choice depends on nothing but the document. We compute its SHA-256, a hash that looks random but is always the same for
-the same text, and read the hash as a number u between 0 and 1. With the fractions of 5% below, a document with
-u < 0.05 is in val, one with 0.05 ≤ u < 0.10 is in test, and all others are in train.
+the same text, and read the hash as a number u from 0 to 1. Below, a document with u < 0.05 is in val, one with
+0.05 ≤ u < 0.10 is in test, and all others are in train.
 """
 
 
@@ -288,9 +286,9 @@ such near-copies (Lee et al. 2022, §4).
 
 ## The corpus of this course
 
-A folder of shards needs a label. Ids do not say which tokenizer made them, and with another vocabulary the same ids are
-a different text. So beside the shards we write a *manifest*. It is a small JSON file, which says how the text was made,
-which tokenizer made the ids, and how many tokens are in which file. Two functions compute entries of a manifest:
+Ids do not say which tokenizer made them, and with another vocabulary the same ids are a different text. So beside the
+shards we write a *manifest*. It is a small JSON file, which says how the text was made, which tokenizer made the ids,
+and how many tokens are in which file. `open_shards` reads it and returns the paths of one split.
 """
 
 
@@ -307,18 +305,6 @@ def identity(tokenizer) -> dict:
     return {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
 
 
-# %%
-print(f"SHA-256 of the shard above: {file_sha256(path)[:16]}…")
-print("the tokenizer:", identity(tokenizer))
-
-# %% [markdown]
-r"""
-The fingerprint from chapter 01 and the hash of the file are what a reader can compare later. Now the manifest itself:
-"""
-
-
-# %%
-#| export shards
 def save_manifest(folder: str | Path, manifest: dict) -> dict:
     """Write folder/manifest.json, atomically; returns what it says."""
     save_json(Path(folder) / "manifest.json", manifest)
@@ -343,10 +329,9 @@ def open_shards(folder: str | Path, split: str) -> list[Path]:
 
 # %% [markdown]
 r"""
-Later chapters train on 50,000 stories. `ensure_corpus` writes them if they are not there yet, and puts the floor of the
-validation split into the manifest. It uses the tokenizer that chapter 01 saved in `data/built`, or trains the same one
-if there is none. (If one bit of a shard changed, nothing would notice it. These shards can be made
-again quickly, so we accept that here. In chapter 16 the manifest is used to check every byte.)
+Later chapters train on 50,000 stories. `ensure_corpus` writes them if they are not there yet, with the tokenizer that
+chapter 01 saved in `data/built`. If there is none, it trains the same one. The manifest also gets the floor of the
+validation split. The two functions put together what we have: stories, splits, ids, shards, and the manifest.
 """
 
 # %%
@@ -425,10 +410,10 @@ print(f"floor of val: {manifest['floor']:.3f} nats a token")
 r"""
 ## Why we shuffle
 
-Our loader reads the corpus in the order in which it was written. Is that a problem? A corpus from the web can be
-ordered by site, and then neighbours are alike. We imitate that by sorting the stories. Then we compare the first words
-of 100 neighbours in sorted and in shuffled order. (`permutation` gives each index a random number, and sorts the
-indices by these numbers.)
+Is it a problem that our loader reads the corpus in the order in which it was written? A corpus from the web can be
+ordered by site, and then neighbours are alike. We imitate that by sorting the stories, and compare the first words of
+100 neighbours in sorted and in shuffled order. `permutation` gives each index a random number, and sorts the indices by
+these numbers.
 """
 
 
@@ -454,19 +439,17 @@ r"""
 In the sorted corpus the first 100 stories all begin with the same word. The gradient of such a batch teaches the model
 that every story begins like this, and a later batch teaches something else. But a training step should follow the
 gradient of the whole corpus. The gradient of a batch is a fair estimate of it if the documents of the batch are a
-random sample of the corpus. That is why we shuffle.
+random sample.
 
-Our stories are drawn independently, so for them the order does not matter in the first pass. One pass over the corpus
-is called an *epoch*. From the second epoch on, a new order makes new batches of the same stories.
-
-The order depends on nothing but the numbers that `permutation` gets, such as the seed and the epoch. So a program that
-was restarted can compute the order again and need not have stored it.
+One pass over the corpus is called an *epoch*. Each epoch gets a new order, so it makes new batches of the same stories.
+The order depends on nothing but the numbers that `permutation` gets, such as the seed and the epoch. A program that was
+restarted can compute it again and need not have stored it.
 
 ## A stream of batches
 
-Now we put the parts together. We build an endless stream of tokens, which has a new order in every epoch, and cut it
-into rows as in the first section. First we need a function that shuffles the documents of one shard. (`describe_shards` reads
-the manifest for the class below. The hashes that it returns are used from chapter 16 on.)
+Now we put the parts together: an endless stream of tokens, which has a new order in every epoch, cut into rows as in the
+first section. `shuffle_documents` shuffles the documents of one shard, and `describe_shards` reads from the manifest
+which id begins a document.
 """
 
 
@@ -484,13 +467,12 @@ def shuffle_documents(tokens: np.ndarray, eot: int, *key: int) -> np.ndarray:
     return np.concatenate([documents[i] for i in permutation(len(documents), *key)])
 
 
-def describe_shards(paths: list[Path]) -> tuple[int, int, list[str] | None]:
-    """vocab_size, eot and the shards' hashes, as the manifest in their folder says; without one, GPT-2's and None."""
+def describe_shards(paths: list[Path]) -> tuple[int, int]:
+    """vocab_size and eot, as the manifest in the shards' folder says; without one, GPT-2's."""
     if not (paths[0].parent / "manifest.json").exists():
-        return 50257, 50256, None
+        return 50257, 50256
     manifest = load_manifest(paths[0].parent)
-    listed = {s["file"]: s["sha256"] for split in manifest["splits"].values() for s in split["shards"]}
-    return manifest["vocab_size"], manifest["eot"], [listed[path.name] for path in paths]
+    return manifest["vocab_size"], manifest["eot"]
 
 
 # %%
@@ -500,32 +482,26 @@ for epoch in range(3):
 
 # %% [markdown]
 r"""
-Every document stays in one piece; only the order changes. Before we write the class, we must answer one more question.
-From chapter 20 on, several processes train together. Each process is called a *rank*, and each must get its own part of
-every batch. It is a common mistake that each rank decides for itself when to open the next shard. If two ranks decide
-differently, some tokens are read twice and others never. (In exercise 03-1 you repair such a loader.)
+Every document stays in one piece; only the order changes.
 
-Our ranks do not decide anything. All of them use the same stream. A step takes the next `world_size * B * T` tokens of
-the stream, and rank r takes the r-th part of these tokens, counted from 0. With one rank, which is the default, the
-batches are cut as in the first section. (The class is written in three cells, and a line like
-`class BatchStream(BatchStream)` continues it. You may change one of these cells and run it alone: the course runs the
-others again if they depend on it, and says so.)
+The class below is written in four cells, and a line like `class BatchStream(BatchStream)` continues it. You may change
+one of these cells and run it alone: the course runs the others again if they depend on it, and says so.
 """
 
 
 # %%
 #| export
 class BatchStream:
-    """Batches from an endless stream of tokens, dealt to ranks so that each token is an input once an epoch."""
+    """Batches from an endless stream of tokens, each of which is an input once an epoch."""
 
-    def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
-        if min(B, T) < 1 or rank not in range(world_size):
-            raise ValueError(f"a stream needs B, T >= 1, 0 <= rank < world_size: {B, T, rank, world_size}")
-        self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
+    def __init__(self, shards, B: int, T: int, seed=0, device="cpu"):
+        if min(B, T) < 1:
+            raise ValueError(f"a stream needs B, T >= 1: {B, T}")
+        self.B, self.T = B, T
         self.seed, self.device = seed, device
-        self.position = 0  # what all ranks together have consumed
+        self.position = 0  # how many tokens the batches so far have consumed
         self.paths = sorted(map(Path, shards))
-        self.vocab_size, self.eot, _ = describe_shards(self.paths)
+        self.vocab_size, self.eot = describe_shards(self.paths)[:2]
         self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
         self.epoch_length = sum(map(len, self.tokens))
         self._shuffled = {}
@@ -537,10 +513,11 @@ class BatchStream:
 
 # %% [markdown]
 r"""
-`position` counts the tokens that all ranks together have used. `read` returns *n* tokens of the stream, beginning at
-any place. It finds the epoch and the shard of this place, shuffles the shard, and goes on to the next shard or the next
-epoch if it needs more. (The last number of the key is 0 for the order of the shards, and i + 1 for the documents of
-shard i, so that no two orders are equal.) `next_batch` then cuts these tokens into rows.
+`position` counts the tokens that the batches so far have used. `read` returns *n* tokens of the stream, beginning at any
+place. It finds the epoch and the shard of this place, shuffles the shard, and goes on to the next shard or the next
+epoch if it needs more. The last number of the key is 0 for the order of the shards and i + 1 for the documents of shard
+i, so that no two orders are equal. `next_batch` then cuts these tokens into rows. The last two methods save and restore
+the place in the stream.
 """
 
 
@@ -573,13 +550,12 @@ class BatchStream(BatchStream):
 #| blank BatchStream.next_batch: x is each row without its last token, y is each row without its first
 class BatchStream(BatchStream):
     def rows(self) -> np.ndarray:  # (B, T + 1): the last token of each is the first of the next
-        n = self.B * self.T  # a rank's tokens
-        step = n * self.world_size
-        if self.epoch_length <= step:
+        n = self.B * self.T
+        if self.epoch_length <= n:
             length = f"{self.epoch_length:,} tokens"
-            raise ValueError(f"{length}, but a step takes {step:,} + 1; lower B or T, or add text")
-        tokens = self.read(self.position + self.rank * n, n + 1)
-        self.position += step
+            raise ValueError(f"{length}, but a step takes {n:,} + 1; lower B or T, or add text")
+        tokens = self.read(self.position, n + 1)
+        self.position += n
         return np.stack([tokens[at : at + self.T + 1] for at in range(0, n, self.T)])
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -589,36 +565,58 @@ class BatchStream(BatchStream):
 
 
 # %%
+#| export
+class BatchStream(BatchStream):
+    def state_dict(self) -> dict:
+        """What resumes the stream at exactly this place, with any B and T."""
+        return {"seed": self.seed, "position": self.position}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.seed, self.position = state["seed"], state["position"]
+
+
+# %%
 paths = open_shards(corpus, "train")
 print(*map(tokenizer.decode, BatchStream(paths, B=3, T=12).next_batch()[0].tolist()), sep="\n")
 
 # %% [markdown]
 r"""
 *Check.* A correct loader obeys this law: **in every epoch each token is an input exactly once.** We test it with 6,500
-tokens in two shards. The tokens are the numbers 0 to 6,499, so we can tell them apart. There are three ranks, and the
-size of a batch does not divide the number of tokens. (The chapter's tests also check the targets.)
+tokens in two shards. The size of a batch does not divide their number. The tokens are the numbers 0 to 6,499, so we can
+tell them apart. Only every seventh is replaced by `<|endoftext|>`, so that there are documents to shuffle: without it
+each shard would be a single document. A manifest says which id this is. The targets obey a law, too: the target of an
+input is the next input.
 """
 
 # %%
-N, RANKS = 6_500, 3
+N, EOT = 6_500, 6_500
+numbers = np.where(np.arange(N) % 7 == 0, EOT, np.arange(N))
 law = [Path(scratch.name) / "law" / f"train_{i:06d}.bin" for i in range(2)]
-for shard, numbers in zip(law, np.split(np.arange(N), [3 * N // 5])):
-    write_shard(shard, numbers)
-streams, seen = [BatchStream(law, 5, 77, rank, RANKS) for rank in range(RANKS)], []
-while streams[0].epoch < 2:
-    for stream in streams:
-        seen += stream.next_batch()[0].flatten().tolist()
+listed = []
+for shard, part in zip(law, np.split(numbers, [3 * N // 5])):
+    write_shard(shard, part)
+    listed.append({"file": shard.name, "tokens": len(part)})
+save_manifest(law[0].parent, {"vocab_size": N + 1, "eot": EOT, "splits": {"train": {"shards": listed}}})
+
+stream, seen, targets = BatchStream(law, 5, 77), [], []
+while stream.epoch < 2:
+    x, y = stream.next_batch()
+    seen += x.flatten().tolist()
+    targets += y.flatten().tolist()
 for epoch in (seen[:N], seen[N : 2 * N]):
-    assert sorted(epoch) == list(range(N)), "a token was read twice, or never"
-print(f"two epochs of {N:,} tokens on {RANKS} ranks: each token was an input once an epoch")
+    assert sorted(epoch) == sorted(numbers), "a token was read twice, or never"
+assert seen[:N] != seen[N : 2 * N] and seen[:N] != numbers.tolist(), "nothing was shuffled"
+assert targets[:-1] == seen[1:], "a target is not the next input"
+print(
+    f"two epochs of {N:,} tokens in {len(numbers[numbers == EOT])} documents: each token was an input once an epoch"
+)
 
 # %% [markdown]
 r"""
 ## What a row can see
 
 Look again at the three rows printed above the check. The first row begins with a story, because the stream does. The
-other rows begin in the middle of this story. In the third row, for example, the model has to predict the words "eleven"
-and "Zoe", but it cannot see where they were said first.
+other rows begin in the middle of this story, and there the model cannot see who is meant and what was said first.
 
 *Predict.* Suppose that rows of 128 tokens begin at random places. What share of all tokens belongs to a story that
 began before their row?
@@ -629,17 +627,21 @@ predict("03.1", "tokens whose story began before their row, T = 128", guess=None
 
 
 # %%
+def unseen_share(lengths: list[int], T: int) -> float:
+    unseen = [min(before, T) / T for n in lengths for before in range(n)]
+    return sum(unseen) / len(unseen)
+
+
 lengths = [len(tokenizer.encode(text)) + 1 for text in documents[:300]]
 print(f"stories have {min(lengths)} to {max(lengths)} tokens; share whose story began before the row:")
 for row in (1024, 512, 256, 128):
-    unseen = sum(min(before, row) / row for n in lengths for before in range(n)) / sum(lengths)
-    print(f"T = {row:4}: {unseen:4.0%}")
-answer("03.1", 100 * unseen)
+    print(f"T = {row:4}: {unseen_share(lengths, row):4.0%}")
+answer("03.1", 100 * unseen_share(lengths, 128))
 
 # %% [markdown]
 r"""
-(The computation is as follows. Take a token that has `before` tokens of its story in front of it. The row that contains
-it can begin at T places. At `min(before, T)` of them, the row begins after the beginning of the story.)
+The computation is as follows. Take a token that has `before` tokens of its story in front of it. The row that contains
+it can begin at T places. At `min(before, T)` of them, the row begins after the beginning of the story.
 
 For these tokens, the model cannot see facts that were said before the row. So the loss on such rows has a higher floor
 than the one of chapter 02. If documents are about as long as a row, it is better to begin every row with a document, as
@@ -664,8 +666,7 @@ class DocumentStream(BatchStream):
 
     def rows(self) -> np.ndarray:
         rows = []
-        first = self.position + self.rank * self.B
-        for n in range(first, first + self.B):
+        for n in range(self.position, self.position + self.B):
             # the document that begins row n of the stream
             epoch, number = divmod(n, self.epoch_length)
             if (self.seed, epoch) not in self._shuffled:
@@ -674,7 +675,7 @@ class DocumentStream(BatchStream):
             # its tokens and what follows
             tokens = self.tokens[np.searchsorted(self.ends, document, side="right")]
             rows.append(tokens.take(self.starts[document] + np.arange(self.T + 1), mode="wrap"))
-        self.position += self.world_size * self.B
+        self.position += self.B
         return np.stack(rows)
 
 
@@ -687,37 +688,23 @@ Each row begins with a story. When the story is over, the row continues with the
 the model reads this second story, it can look back at the *first* story, which has nothing to do with it. Is that
 harmful?
 
-It can be, because the model sees other names and other numbers there. It has to learn to ignore the text before an
-`<|endoftext|>`. GPT-3 was trained like that. Its authors put several documents into one row without a mask, and relied
-on the end-of-text token to tell the model that they are unrelated (Brown et al. 2020, appendix B).
-
-We could also hide the first story with a *mask*, so that every token sees only its own document. Llama 3 was trained
-with such a mask. Its authors found that the mask made little difference at ordinary lengths, but mattered when they
-continued training with very long rows (Dubey et al. 2024, §3.2). A mask makes attention more complicated, so this
-course trains without one.
+It can be. The model has to learn to ignore the text before an `<|endoftext|>`. GPT-3 was trained like that: its authors
+put several documents into one row, and relied on the end-of-text token to tell the model that they are unrelated
+(Brown et al. 2020, appendix B). We could also hide the first story with a *mask*, so that every token sees only its own
+document. The authors of Llama 3 found that such a mask made little difference at ordinary lengths, but mattered for
+very long rows (Dubey et al. 2024, §3.2). A mask makes attention more complicated, so this course trains without one.
 
 Rows that begin with a document have a disadvantage, too. If documents are much longer than a row, only their beginnings
 are read. For such texts there are better ways to fill the rows; the reading list names two.
 
 ## Going on after a crash
 
-A long run may be interrupted. It should then go on with exactly the batch that would have come next. With our stream
-this is easy, because its order can be computed from the seed. We save only two numbers, the seed and the position.
-(The text must be the same, too. Chapter 16 adds the hashes of the shards to the state, so that the stream refuses to
-go on with another text. In the package, `DocumentStream` inherits these two methods as well. The one in this notebook
-was made from the class before.)
+A long run may be interrupted. A run that simply starts its stream again reads the first batches of the corpus a second
+time, and perhaps never reaches the last ones. It should go on with exactly the batch that would have come next. With our
+stream this is easy, because its order can be computed from the seed: `state_dict` saves only two numbers, the seed and
+the position. What is lost are the steps after the last save, and the same batches come again for them. The text must
+be the same, of course; the state does not check it yet.
 """
-
-
-# %%
-#| export
-class BatchStream(BatchStream):
-    def state_dict(self) -> dict:
-        """What resumes the stream at exactly this place, with any B, T and number of ranks."""
-        return {"seed": self.seed, "position": self.position}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.seed, self.position = state["seed"], state["position"]
 
 
 # %%

@@ -24,12 +24,18 @@ was measured here was measured on gloo; what the chapter says about NCCL and GPU
 #| doc labs.parallel.agreement: Whether several ranks do the same run: their code, data, configuration and checkpoint.
 #| doc labs.parallel.buckets: Gradients averaged by hand: one by one, all in one message, in buckets while backward still computes; and a ring.
 #| doc labs.drills.ddp: A model, its rows and checks for several processes; and the command `drill`, under torchrun.
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
 from course.figures import ddp as figures
 from course.local_ranks import local_ranks
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from course.notebook import answer, as_module, checkpoint, grown, predict, predictions, show
 from course.processes import Processes, torchrun_script
 from nanogpt.precision import LossScaler, autocast, tf32_switch
 from nanogpt.labs.corpora.stories import ensure_corpus
+from nanogpt.shards import describe_shards, permutation, read_shard, write_shard
 
 DATA = "../data/built/stories"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
@@ -163,9 +169,104 @@ r"""
 Why the mean? The loss of a batch is an average over its rows. If both processes have the same number of rows, the average of their two
 gradients is the gradient of the whole batch, as if one process had seen all the rows.
 
-How do rows get to the ranks? Chapter 03's streams can already deal them. Of a batch of B rows, rank r takes the r-th part, and the position in the text
-counts what all ranks have taken. So the same B gives the same tokens on 1, 2 or 4 ranks, and a run saved by 4 can go on with 1. `my_rows` gives a stream the arguments
-for that.
+How do rows get to the ranks? It is a common mistake that each rank decides for itself when to open the next shard. If two ranks decide differently,
+some tokens are read twice and others never. Our ranks decide nothing. All of them read the same stream, chapter 03's, and `position` counts what they have taken
+together. A step takes the next `world_size * B * T` tokens, and rank r takes the r-th part of them, counted from 0. Two methods of `BatchStream` grow, and one of `DocumentStream`,
+which we write in full, because it is made from the new `BatchStream`.
+"""
+
+# %%
+from nanogpt.data import BatchStream
+
+
+# %%
+#| export data
+#| grows BatchStream.__init__ BatchStream.rows
+class BatchStream(BatchStream):
+    def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
+        if min(B, T) < 1 or rank not in range(world_size):
+            raise ValueError(f"a stream needs B, T >= 1, 0 <= rank < world_size: {B, T, rank, world_size}")
+        self.B, self.T, self.rank, self.world_size = B, T, rank, world_size
+        self.seed, self.device = seed, device
+        self.position = 0  # what all ranks together have consumed
+        self.paths = sorted(map(Path, shards))
+        self.vocab_size, self.eot = describe_shards(self.paths)[:2]
+        self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
+        self.epoch_length = sum(map(len, self.tokens))
+        self._shuffled = {}
+
+    def rows(self) -> np.ndarray:  # (B, T + 1): the last token of each is the first of the next
+        n = self.B * self.T  # a rank's tokens
+        step = n * self.world_size
+        if self.epoch_length <= step:
+            length = f"{self.epoch_length:,} tokens"
+            raise ValueError(f"{length}, but a step takes {step:,} + 1; lower B or T, or add text")
+        tokens = self.read(self.position + self.rank * n, n + 1)
+        self.position += step
+        return np.stack([tokens[at : at + self.T + 1] for at in range(0, n, self.T)])
+
+
+# %%
+#| export data
+#| grows DocumentStream
+class DocumentStream(BatchStream):
+    """Batches whose rows each begin with a document and run on into the next. Each begins one row an epoch."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        starts = [np.flatnonzero(tokens == self.eot) for tokens in self.tokens]
+        self.starts = np.concatenate(starts)
+        self.ends = np.cumsum([len(places) for places in starts])
+        self.epoch_length = len(self.starts)
+
+    def rows(self) -> np.ndarray:
+        rows = []
+        first = self.position + self.rank * self.B
+        for n in range(first, first + self.B):
+            # the document that begins row n of the stream
+            epoch, number = divmod(n, self.epoch_length)
+            if (self.seed, epoch) not in self._shuffled:
+                self._shuffled = {(self.seed, epoch): permutation(self.epoch_length, self.seed, epoch)}
+            document = self._shuffled[self.seed, epoch][number]
+            # its tokens and what follows
+            tokens = self.tokens[np.searchsorted(self.ends, document, side="right")]
+            rows.append(tokens.take(self.starts[document] + np.arange(self.T + 1), mode="wrap"))
+        self.position += self.world_size * self.B
+        return np.stack(rows)
+
+    def state_dict(self) -> dict:
+        return BatchStream.state_dict(self) | {"counts": "rows"}  # its position is a number of rows
+
+
+# %%
+as_module("data")
+grown("DocumentStream")
+
+# %% [markdown]
+r"""
+*Check.* Chapter 03's law holds on several ranks: in every epoch each token is an input exactly once. The text has 6,500 tokens in two shards, all different, and the
+size of a batch does not divide their number. One rank reads 15 rows a step, three ranks read 5 each.
+"""
+
+# %%
+SIZE, READERS = 6_500, 3
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    law = [Path(folder) / f"train_{i:06d}.bin" for i in range(2)]
+    for path, numbers in zip(law, np.split(np.arange(SIZE), [3 * SIZE // 5])):
+        write_shard(path, numbers)
+    alone = BatchStream(law, 15, 77)
+    streams, seen = [BatchStream(law, 5, 77, rank, READERS) for rank in range(READERS)], []
+    while alone.epoch < 2:
+        step = torch.cat([stream.next_batch()[0] for stream in streams])
+        assert torch.equal(step, alone.next_batch()[0]), "several ranks read other tokens than one"
+        seen += step.flatten().tolist()
+for epoch in (seen[:SIZE], seen[SIZE : 2 * SIZE]):
+    assert sorted(epoch) == list(range(SIZE)), "a token was read twice, or never"
+print(f"two epochs of {SIZE:,} tokens on {READERS} ranks: each token was an input once an epoch")
+
+# %% [markdown]
+r"""
+So the same batch has the same tokens on 1, 2 or 4 ranks, and a run saved by 4 can go on with 1. `my_rows` gives a stream the arguments for that.
 """
 
 

@@ -244,7 +244,7 @@ r"""
 ## Rows for everyone
 
 The batch of the configuration is the batch of *all* ranks together. `train.batch_tokens` does not change with the number of ranks, and so the run does not change either. The micro-batches of an update are dealt out like cards: with two ranks, rank 0 takes the first, rank 1 the second,
-rank 0 the third. The streams of chapter 03 can do this since they were written. `open_stream` only has to tell them.
+rank 0 the third. Chapter 20's streams can do this. `open_stream` only has to tell them.
 """
 
 
@@ -256,7 +256,7 @@ from nanogpt.distributed import Ranks
 # %%
 #| export build
 #| grows open_stream
-#| blank open_stream: as before, and the stream of chapter 03 deals its micro-batches itself: tell it rank and world_size
+#| blank open_stream: as before, and the stream deals its micro-batches itself: tell it rank and world_size
 def open_stream(config: Config, ranks: Ranks) -> BatchStream:
     """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
     kind = DocumentStream if config.data.documents else BatchStream

@@ -46,15 +46,14 @@ def write_documents(folder, shards: list[list[int]]) -> list:
     return paths
 
 
-def read_stream(streams: list[BatchStream], steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of all ranks over some steps, in the order in which the stream has them."""
+def read_stream(stream: BatchStream, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets of some steps, in the order in which the stream has them."""
     xs, ys = [], []
     for _ in range(steps):
-        for stream in streams:
-            x, y = stream.next_batch()
-            assert x.shape == y.shape == (stream.B, stream.T) and x.dtype == y.dtype == torch.int64
-            xs.append(x.flatten().numpy())
-            ys.append(y.flatten().numpy())
+        x, y = stream.next_batch()
+        assert x.shape == y.shape == (stream.B, stream.T) and x.dtype == y.dtype == torch.int64
+        xs.append(x.flatten().numpy())
+        ys.append(y.flatten().numpy())
     return np.concatenate(xs), np.concatenate(ys)
 
 
@@ -243,24 +242,20 @@ def test_too_few_stories_are_one_sentence_and_leave_nothing(tmp_path, tokenizer)
     shards=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=4),
     B=st.integers(1, 3),
     T=st.integers(1, 7),
-    world_size=st.integers(1, 4),
     seed=st.integers(0, 5),
 )
-@example(shards=[[3], [1, 1], [4], [1]], B=1, T=8, world_size=1, seed=0)
+@example(shards=[[3], [1, 1], [4], [1]], B=1, T=8, seed=0)
 @settings(max_examples=30, deadline=None)
-def test_every_token_is_an_input_once_an_epoch(tmp_path_factory, shards, B, T, world_size, seed):
+def test_every_token_is_an_input_once_an_epoch(tmp_path_factory, shards, B, T, seed):
     total = sum(map(sum, shards))
-    if total <= world_size * B * T:
+    if total <= B * T:
         return
     paths = write_documents(tmp_path_factory.mktemp("stream"), shards)
     everything = np.concatenate([read_shard(path) for path in paths])
-    streams = [BatchStream(paths, B, T, rank, world_size, seed) for rank in range(world_size)]
-    x, y = read_stream(streams, steps=3 * total // (world_size * B * T) + 1)
+    x, y = read_stream(BatchStream(paths, B, T, seed=seed), steps=3 * total // (B * T) + 1)
     for epoch in range(3):
         assert Counter(x[epoch * total : (epoch + 1) * total].tolist()) == Counter(everything.tolist())
-    assert (
-        y[:-1] == x[1:]
-    ).all()  # the target is the next token, across rows, ranks, steps, shards and epochs
+    assert (y[:-1] == x[1:]).all()  # the target is the next token, across rows, steps, shards and epochs
     documents = {tuple(d) for path in paths for d in split_documents(read_shard(path))}
     for epoch in range(3):
         assert set(split_documents(x[epoch * total : (epoch + 1) * total])) == documents
@@ -274,7 +269,7 @@ def test_documents_change_their_order_with_epoch_and_seed(tmp_path):
     paths = write_documents(tmp_path, [[5] * 20, [5] * 20])
     orders = {}
     for seed in range(3):
-        x, _ = read_stream([BatchStream(paths, 4, 10, seed=seed)], 10)
+        x, _ = read_stream(BatchStream(paths, 4, 10, seed=seed), 10)
         for epoch in range(2):
             orders[seed, epoch] = tuple(split_documents(x[epoch * 200 : (epoch + 1) * 200]))
     assert len(set(orders.values())) == 6
@@ -282,14 +277,14 @@ def test_documents_change_their_order_with_epoch_and_seed(tmp_path):
 
 def test_shards_of_equal_length_are_not_shuffled_alike(tmp_path):
     paths = write_documents(tmp_path, [[5] * 20, [5] * 20])
-    x, _ = read_stream([BatchStream(paths, 4, 10)], 5)  # one epoch
+    x, _ = read_stream(BatchStream(paths, 4, 10), 5)  # one epoch
     order = [document[1] // 4 % 20 for document in split_documents(x)]
     assert sorted(order[:20]) == sorted(order[20:]) and order[:20] != order[20:]
 
 
 def test_shards_change_their_order_with_the_epoch(tmp_path):
     paths = write_documents(tmp_path, [[5]] * 6)  # one document a shard: only the shards can be shuffled
-    x, _ = read_stream([BatchStream(paths, 1, 5)], 4 * 6)
+    x, _ = read_stream(BatchStream(paths, 1, 5), 4 * 6)
     orders = [document[1] // 4 for document in split_documents(x)]
     assert len({tuple(orders[i : i + 6]) for i in range(0, 24, 6)}) == 4
 
@@ -303,42 +298,33 @@ def test_what_was_read_before_changes_nothing(tmp_path):
         stream.load_state_dict(state)
         fresh = BatchStream(paths, 4, 10)
         fresh.load_state_dict(state)
-        assert (read_stream([stream], 2)[0] == read_stream([fresh], 2)[0]).all(), (seed, epoch)
-
-
-def test_the_batch_of_all_ranks_does_not_depend_on_their_number(tmp_path):
-    paths = write_documents(tmp_path, [[7, 30, 2], [11] * 9])
-    expected, _ = read_stream([BatchStream(paths, 8, 3)], 20)
-    for world_size in (2, 4, 8):
-        streams = [BatchStream(paths, 8 // world_size, 3, rank, world_size) for rank in range(world_size)]
-        assert (read_stream(streams, 20)[0] == expected).all()
+        assert (read_stream(stream, 2)[0] == read_stream(fresh, 2)[0]).all(), (seed, epoch)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 7, 40])
 def test_state_dict_resumes_at_the_exact_batch(tmp_path, steps):
     paths = write_documents(tmp_path, [[7, 30, 2], [11] * 9])
-    for rank in range(2):
-        stream = BatchStream(paths, 2, 5, rank, 2, seed=3)
-        for _ in range(steps):
-            stream.next_batch()
-        state = json.loads(json.dumps(stream.state_dict()))
-        resumed = BatchStream(paths, 2, 5, rank, 2, seed=99)
-        resumed.load_state_dict(state)
-        for _ in range(30):
-            for a, b in zip(stream.next_batch(), resumed.next_batch()):
-                assert torch.equal(a, b)
+    stream = BatchStream(paths, 2, 5, seed=3)
+    for _ in range(steps):
+        stream.next_batch()
+    state = json.loads(json.dumps(stream.state_dict()))
+    resumed = BatchStream(paths, 2, 5, seed=99)
+    resumed.load_state_dict(state)
+    for _ in range(30):
+        for a, b in zip(stream.next_batch(), resumed.next_batch()):
+            assert torch.equal(a, b)
 
 
 def test_a_corpus_shorter_than_a_step_is_one_clear_error(tmp_path):
     paths = write_documents(tmp_path, [[5, 8], [4]])
-    BatchStream(paths, 2, 4, world_size=2).next_batch()
+    BatchStream(paths, 4, 4).next_batch()
     with pytest.raises(ValueError, match=r"17 tokens, but a step takes 18 \+ 1; lower B or T, or add text"):
-        BatchStream(paths, 3, 3, world_size=2).next_batch()
+        BatchStream(paths, 6, 3).next_batch()
     with pytest.raises(ValueError, match=r"17 tokens, but a step takes 17 \+ 1"):
         BatchStream(paths, 1, 17).next_batch()  # its last target would be an input of the same step
-    for B, T, rank in ((0, 1, 0), (1, 0, 0), (1, 1, 2), (1, 1, -1)):
+    for B, T in ((0, 1), (1, 0)):
         with pytest.raises(ValueError, match="a stream needs"):
-            BatchStream(paths, B, T, rank, 2)
+            BatchStream(paths, B, T)
 
 
 def test_masking_targets_leaves_inputs_alone(tmp_path):
@@ -360,11 +346,11 @@ def test_permutation_is_one_and_never_changes():
 # Rows that begin with a document
 
 
-def rows_of(streams: list, steps: int) -> np.ndarray:
-    """Rows of T + 1 tokens of all ranks over some steps, in the stream's order."""
+def rows_of(stream: DocumentStream, steps: int) -> np.ndarray:
+    """Rows of T + 1 tokens of some steps, in the stream's order."""
     rows = []
-    for x, y in (stream.next_batch() for _ in range(steps) for stream in streams):
-        assert x.shape == y.shape == (streams[0].B, streams[0].T) and torch.equal(x[:, 1:], y[:, :-1])
+    for x, y in (stream.next_batch() for _ in range(steps)):
+        assert x.shape == y.shape == (stream.B, stream.T) and torch.equal(x[:, 1:], y[:, :-1])
         rows += torch.cat([x, y[:, -1:]], 1).tolist()
     return np.array(rows)
 
@@ -373,12 +359,11 @@ def rows_of(streams: list, steps: int) -> np.ndarray:
     shards=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=9), min_size=1, max_size=4),
     B=st.integers(1, 3),
     T=st.integers(1, 60),
-    world_size=st.integers(1, 4),
     seed=st.integers(0, 5),
 )
-@example(shards=[[5]], B=2, T=17, world_size=1, seed=0)  # one document, shorter than a row
+@example(shards=[[5]], B=2, T=17, seed=0)  # one document, shorter than a row
 @settings(max_examples=40, deadline=None)
-def test_every_document_begins_one_row_an_epoch(tmp_path_factory, shards, B, T, world_size, seed):
+def test_every_document_begins_one_row_an_epoch(tmp_path_factory, shards, B, T, seed):
     paths = write_documents(tmp_path_factory.mktemp("documents"), shards)
     expected = Counter()
     for path in paths:
@@ -386,31 +371,28 @@ def test_every_document_begins_one_row_an_epoch(tmp_path_factory, shards, B, T, 
         for start in np.flatnonzero(tokens == EOT):
             expected[tuple(np.roll(tokens, -start)[np.arange(T + 1) % len(tokens)].tolist())] += 1
     n = expected.total()
-    streams = [DocumentStream(paths, B, T, rank, world_size, seed) for rank in range(world_size)]
-    rows = rows_of(streams, steps=2 * n // (B * world_size) + 1)
+    stream = DocumentStream(paths, B, T, seed=seed)
+    rows = rows_of(stream, steps=2 * n // B + 1)
     for epoch in range(2):
         assert Counter(map(tuple, rows[epoch * n : (epoch + 1) * n].tolist())) == expected
-    assert streams[0].epoch == streams[0].position // n >= 2
+    assert stream.epoch == stream.position // n >= 2
 
 
-def test_rows_are_the_same_for_any_number_of_ranks_and_resume(tmp_path):
+def test_rows_are_the_same_for_any_batch_and_resume(tmp_path):
     paths = write_documents(tmp_path, [[7, 30, 2, 5, 6], [11] * 9])
-    expected = rows_of([DocumentStream(paths, 12, 6, seed=2)], 8)
-    for world_size in (2, 3, 4):
-        streams = [
-            DocumentStream(paths, 12 // world_size, 6, rank, world_size, seed=2) for rank in range(world_size)
-        ]
-        assert (rows_of(streams[:], 8) == expected).all()
+    expected = rows_of(DocumentStream(paths, 12, 6, seed=2), 8)
+    for parts in (2, 3, 4):
+        assert (rows_of(DocumentStream(paths, 12 // parts, 6, seed=2), 8 * parts) == expected).all()
     stream = DocumentStream(paths, 4, 6, seed=2)
-    rows_of([stream], 5)
+    rows_of(stream, 5)
     resumed = DocumentStream(paths, 12, 6, seed=99)
     resumed.load_state_dict(json.loads(json.dumps(stream.state_dict())) | {"position": 24})
-    assert (rows_of([resumed], 6) == expected[24:]).all()
+    assert (rows_of(resumed, 6) == expected[24:]).all()
 
 
 def test_document_orders_differ_by_seed_and_epoch_and_never_change(tmp_path):
     paths = write_documents(tmp_path, [[5] * 6, [5] * 6])
-    rows = {seed: rows_of([DocumentStream(paths, 12, 1, seed=seed)], 2)[:, 1] // 4 for seed in range(2)}
+    rows = {seed: rows_of(DocumentStream(paths, 12, 1, seed=seed), 2)[:, 1] // 4 for seed in range(2)}
     orders = {tuple(order.tolist()) for both in rows.values() for order in (both[:12], both[12:])}
     assert len(orders) == 4
     assert rows[0][:12].tolist() == permutation(12, 0, 0).tolist()  # whose numbers are pinned above
