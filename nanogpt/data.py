@@ -1,6 +1,6 @@
 """Batches from shards: no token lost, none seen twice, resumed at exactly the same token.
 
-Exported from notebooks/03_data.ipynb, grown by notebooks/16_real_text.ipynb.
+Exported from notebooks/03_data.ipynb, grown by notebooks/16_real_text.ipynb and notebooks/20_ddp.ipynb.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ def to_device(x: np.ndarray, y: np.ndarray, device) -> tuple[torch.Tensor, torch
 
 
 class BatchStream:
-    """Batches from an endless stream of tokens, dealt to ranks so that each token is an input once an epoch."""
+    """Batches from an endless stream of tokens, each of which is an input once an epoch."""
 
     def __init__(self, shards, B: int, T: int, rank=0, world_size=1, seed=0, device="cpu"):
         if min(B, T) < 1 or rank not in range(world_size):
@@ -29,7 +29,7 @@ class BatchStream:
         self.seed, self.device = seed, device
         self.position = 0  # what all ranks together have consumed
         self.paths = sorted(map(Path, shards))
-        self.vocab_size, self.eot, _ = describe_shards(self.paths)
+        self.vocab_size, self.eot = describe_shards(self.paths)[:2]
         self.tokens = [np.asarray(read_shard(path)) for path in self.paths]
         self.epoch_length = sum(map(len, self.tokens))
         self._shuffled = {}

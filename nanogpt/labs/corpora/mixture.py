@@ -94,7 +94,7 @@ def open_stream(config: Config, reader) -> MixedStream:
     ValueError for a folder whose shards were made with another tokenizer than those of data.dir.
     """
     data = config.data
-    # what the mixture takes the place of: its kind, device, rows and rank
+    # what the mixture takes the place of: its kind, device and rows, and from chapter 20 on its rank
     own = build.open_stream(config, reader)
     tokenizer = load_manifest(data.dir)["fingerprint"]
     # one row at a time of each folder
@@ -102,7 +102,8 @@ def open_stream(config: Config, reader) -> MixedStream:
     for folder in data.mix:
         paths = open_shards(folder, "train", tokenizer)
         streams.append(type(own)(paths, 1, own.T, seed=own.seed, device=own.device))
-    return MixedStream(streams, list(data.mix.values()), own.B, own.rank, own.world_size)
+    ranks = {name: value for name, value in vars(own).items() if name in ("rank", "world_size")}
+    return MixedStream(streams, list(data.mix.values()), own.B, **ranks)
 
 
 def validate_others(run) -> dict:
