@@ -241,10 +241,11 @@ can train this model, we need better initial weights.
 
 ## Initial weights
 
-OpenAI's code draws the matrices from N(0, 0.02²) and sets the biases to zero. (It draws `wpe` from N(0, 0.01²). We take 0.02 there too, as
-Hugging Face does.) The gains of the LayerNorms are 1. There is one exception. The two matrices called `c_proj` in each block are the ones that
-*write* to the stream, and a model with n_layer blocks writes 2·n_layer times. If these additions are independent and of equal size, their sum
-has √(2·n_layer) times the standard deviation of one of them. So every `c_proj` starts smaller by this factor (Radford et al. 2019, §2.3).
+OpenAI's code draws the matrices from N(0, 0.02²) and sets the biases to zero. It draws `wpe` from N(0, 0.01²); we take 0.02 there too, as
+Hugging Face does. The gains of the LayerNorms are 1. The paper adds one exception, which the released code does not have: it scales the weights
+of residual layers by 1/√N, where N is their number (Radford et al. 2019, §2.3). These are the two matrices called `c_proj` in each block. They *write*
+to the stream, and a model with n_layer blocks writes 2·n_layer times. If these additions are independent and of equal size, their sum
+has √(2·n_layer) times the standard deviation of one of them. We follow the paper: every `c_proj` starts smaller by this factor.
 
 `init_weight` does this for one weight, and `init_weights` for all. The last two arguments are for later. `generator` is a source of random numbers of our own, and `vocab_size` matters only when
 chapter 13 gives the token table more rows than there are tokens: those extra rows are zero.
