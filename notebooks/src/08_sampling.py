@@ -306,7 +306,7 @@ change for them? No. GPT-2 is causal: position t never looks at later positions.
 nothing that was computed before it, in any layer. The new token needs only one thing of the old ones: their keys and
 values, which its queries look at. If we keep those, we can read the new token alone. This is the *KV cache*.
 
-For one text, such a cache has ten lines. It has a list of keys and a list of values, with one entry for each layer, and appends the new ones.
+For one text, such a cache is a short class. It has a list of keys and a list of values, with one entry for each layer, and appends the new ones.
 The mask says what a new token may see: all that is kept, and the new tokens up to itself.
 """
 
