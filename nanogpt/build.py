@@ -18,7 +18,7 @@ from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.distributed import Ranks
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
-from nanogpt.pretrained import from_hf, read_json
+from nanogpt.pretrained import from_hf, is_ours, words_beside
 from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
@@ -39,12 +39,8 @@ def refuse_other_shape(config: Config, shape: GPTConfig) -> None:
 
 
 def ensure_data(data: Data) -> dict:
-    """The manifest of data.dir, whose shards are made first where there are none."""
-    if not Path(data.dir, "manifest.json").exists():
-        if data.source is None:
-            raise FileNotFoundError(
-                f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some"
-            )
+    """The manifest of data.dir. A source that is named is made into shards first, or must be what they were made of."""
+    if data.source is not None:
         import_module("nanogpt.labs.corpora.make").make_data(data)
     return load_manifest(data.dir)
 
@@ -81,12 +77,14 @@ def new_shape(config: Config, vocab_size: int) -> GPTConfig:
 
 
 def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
-    """ValueError if init_from's folder keeps another tokenizer than the one that made the shards: ids would mean other words."""
-    file = folder / "tokenizer.json"
-    if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
+    """ValueError if init_from has another tokenizer than the one that made the shards: ids would mean other words."""
+    if (words := words_beside(folder)) is None:
+        return
+    theirs = import_module("nanogpt.labs.corpora.vocab").read_tokenizer(words).fingerprint
+    if theirs != manifest["fingerprint"]:
         made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
         learned = f"init_from={config.init_from} learned {theirs[:8]}"
-        raise ValueError(f"{made}, {learned}; set data.tokenizer={file} and a new data.dir")
+        raise ValueError(f"{made}, {learned}; set data.tokenizer={words} and a new data.dir")
 
 
 def refuse_other_size(config: Config, tokens: int, needed: int) -> None:
@@ -99,11 +97,8 @@ def refuse_other_size(config: Config, tokens: int, needed: int) -> None:
 def load_given(config: Config, manifest: dict) -> GPT:
     """The model of init_from with this run's dropout, in float32. ValueError if the run cannot begin with it."""
     folder = pick_checkpoint(config.init_from)
-    file = folder / "config.json"
-    ours = file.exists() and "model_type" not in read_json(file)
-    if ours:
-        refuse_other_words(config, folder, manifest)
-    trained = load_model(folder) if ours else from_hf(config.init_from)
+    refuse_other_words(config, folder, manifest)
+    trained = load_model(folder) if is_ours(folder) else from_hf(config.init_from)
     refuse_other_shape(config, trained.config)
     refuse_other_size(config, trained.config.vocab_size, manifest["vocab_size"])
     model = GPT(replace(trained.config, dropout=config.model.dropout, flash=config.model.flash))

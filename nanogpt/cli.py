@@ -79,6 +79,12 @@ def outcome(name: str, call: Callable[[], object]) -> int:
     return 0
 
 
+def at_home(word: str) -> str:
+    """A word of a command, with the home folder for a ~: in --out=~/x and run.dir=~/x no shell puts it in."""
+    key, equals, value = word.rpartition("=")
+    return word if "prompt" in key else key + equals + os.path.expanduser(value)
+
+
 def run_command(name: str, argv: list[str]) -> int:
     """`python -m nanogpt name *argv`, called from Python; the exit code."""
 
@@ -91,7 +97,8 @@ def run_command(name: str, argv: list[str]) -> int:
             raise ValueError(f"not written yet: {COMMANDS[name][1]}")
         parser = module.parser()
         parser.prog, parser.error = f"python -m nanogpt {name}", refuse
-        module.run(parser.parse_args(argv))
+        words = [word if before == "--prompt" else at_home(word) for before, word in zip(["", *argv], argv)]
+        module.run(parser.parse_args(words))
 
     return outcome(name, call)
 

@@ -7,6 +7,7 @@ import difflib
 import importlib.util
 import inspect
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable
@@ -17,7 +18,7 @@ from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"  # PyYAML's names for two kinds
 EXPONENT = FLOAT, re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
@@ -65,6 +66,9 @@ NotNegative, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
 Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
 Fraction, BelowOne = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
+Place = Annotated[
+    Name, AfterValidator(os.path.expanduser)
+]  # ~ is the home folder; behind a = no shell knows it
 
 
 @dataclass(frozen=True)
@@ -111,14 +115,14 @@ class Data:
     """Where the shards are, and what they are made of where they are not there yet."""
 
     __pydantic_config__ = STRICT
-    dir: Name = "data/built/stories"  # the folder of shards
+    dir: Place = "data/built/stories"  # the folder of shards
     documents: bool = True  # rows begin with documents, as in chapter 07; else one stream, as GPT-2 had
-    source: str | None = None  # where dir has no shards: "stories", or the text that is prepared into it
-    tokenizer: int | str = "gpt2"  # that text's: GPT-2's, a tokenizer.json, or how many tokens to train
+    source: Place | None = None  # where dir has no shards: "stories", or the text that is prepared into it
+    tokenizer: int | Place = "gpt2"  # that text's: GPT-2's, a tokenizer.json, or how many tokens to train
     val: BelowOne = 0.1  # the fraction of that text that is kept for validation
     paragraphs: bool = True  # a document of that text ends at a blank line
     overfit: bool = False  # every step reads the first batch again: a model must learn it by heart
-    mix: dict[Name, Positive] | None = None  # a weight for each folder, dir among them; null: dir alone
+    mix: dict[Place, Positive] | None = None  # a weight for each folder, dir among them; null: dir alone
     answers_after: str = ""  # in dir's documents what follows this text alone counts in the loss; empty: all
 
 
@@ -159,7 +163,7 @@ class Run:
     """Where the run lives, and when it saves itself."""
 
     __pydantic_config__ = STRICT
-    dir: Name = "runs/unnamed"  # the run's folder; a run that was stopped goes on from it
+    dir: Place = "runs/unnamed"  # the run's folder; a run that was stopped goes on from it
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0  # of the first weights, the data's order and dropout
     device: str | None = None  # null: the best there is
     checkpoint_every: NotNegative = 500  # steps; 0: only at the end and when it is stopped
@@ -225,7 +229,7 @@ class Config:
     train: Train = field(default_factory=Train)
     eval: Eval = field(default_factory=Eval)
     run: Run = field(default_factory=Run)
-    init_from: str | None = None  # a folder of save_model, or a Hugging Face folder or name
+    init_from: Place | None = None  # a folder of save_model, or a Hugging Face folder or name
     lora: Lora = field(default_factory=Lora)  # small matrices that are trained instead of all weights
     parallel: Parallel = field(default_factory=Parallel)  # how processes share the run
     family: Literal["gpt", "llama"] = "gpt"  # GPT-2's blocks, or those of chapter 24
@@ -253,6 +257,9 @@ LABS = {
     "run.tensorboard": "nanogpt.labs.long_run.tensorboard",
     "run.wandb": "nanogpt.labs.long_run.wandb",
     "eval.hellaswag_every": "nanogpt.labs.evals.hellaswag",
+    "data.source": "nanogpt.labs.corpora.make",
+    "data.val": "nanogpt.labs.corpora.make",
+    "data.paragraphs": "nanogpt.labs.corpora.make",
     "data.answers_after": "nanogpt.labs.tuning.answers",
     "data.mix": "nanogpt.labs.corpora.mixture",
     "lora.rank": "nanogpt.labs.tuning.adapters",
@@ -354,7 +361,7 @@ def given_keys(contents: dict, overrides: list[str]) -> dict:
         key, equals, value = override.partition("=")
         if not equals:
             raise ValueError(f"command line: {override} is no key=value, as train.max_steps=100 is")
-        if keys().get(key) not in (str, Name):
+        if keys().get(key) not in (str, Name, Place):
             value = parsed(value, f"command line: {key}")
         put(given, key, value)
     return given

@@ -1,6 +1,7 @@
 """GPT-2's weights from Hugging Face's files.
 
-Exported from notebooks/06_pretrained.ipynb, grown by notebooks/08_sampling.ipynb.
+Exported from notebooks/06_pretrained.ipynb, grown by notebooks/08_sampling.ipynb and
+notebooks/17d_assembly.ipynb.
 """
 
 import json
@@ -41,6 +42,16 @@ ONE_VALUE = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
+
+
+# And this says what the file is for, how it was made, or what only training needs: no logit depends on it.
+NO_EFFECT = {*"""
+_name_or_path architectures attn_pdrop bos_token_id chunk_size_feed_forward dtype embd_pdrop eos_token_id finetuning_task
+gradient_checkpointing id2label initializer_range is_decoder is_encoder_decoder label2id n_ctx num_labels
+output_attentions output_hidden_states output_past pad_token_id problem_type reorder_and_upcast_attn resid_pdrop
+return_dict summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
+task_specific_params tokenizer_class torch_dtype torchscript transformers_version unk_token_id use_cache
+""".split()}  # fmt: skip
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SIZE_NAMES = {"block_size": "n_positions"} | {n: n for n in ("vocab_size", "n_layer", "n_head", "n_embd")}
 
@@ -55,6 +66,8 @@ def config_from_hf(hf: dict, where: str = "config.json", dropout: float = 0.0) -
     ]
     if hf.get("n_inner") not in (None, 4 * hf.get("n_embd", GPTConfig.n_embd)):
         wrong.append(f"n_inner is {hf['n_inner']!r}, not 4·n_embd")
+    unknown = hf.keys() - NO_EFFECT - ONE_VALUE.keys() - {"n_inner", *SIZE_NAMES.values()}
+    wrong += [f"{key} is unknown, and may change the logits" for key in sorted(unknown)]
     if wrong:
         raise ValueError(f"{where}: this is not a GPT-2 that nanogpt can run: {'; '.join(wrong)}")
     sizes = {ours: hf[theirs] for ours, theirs in SIZE_NAMES.items() if theirs in hf}  # or GPT-2 small's
@@ -218,3 +231,18 @@ def load_pretrained(name_or_dir: str | Path) -> GPT:
     if kind in ("llama", "qwen3"):
         return import_module("nanogpt.labs.llama.pretrained").llama_from_hf(name_or_dir)
     return from_hf(name_or_dir)
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether save_model wrote the model in a folder, and not Hugging Face's library."""
+    config = folder / "config.json"
+    return config.is_file() and "model_type" not in read_json(config)
+
+
+def words_beside(place: Path) -> Path | None:
+    """The tokenizer beside a model's weights: our tokenizer.json, or the folder of a Hugging Face vocabulary. None if there is none."""
+    if is_ours(place):
+        own = place / "tokenizer.json"
+        return own if own.exists() else None
+    folder = find_checkpoint(place.as_posix())[0].parent
+    return folder if any((folder / name).exists() for name in ("vocab.json", "tokenizer.json")) else None

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from course.exercises.cells import without_magics
 from course.exercises.sets import HEADING, RELEASED
 from course.exercises.without import found
 from course.files import write_atomically
+from course.grade.submission import Invalid, cells_of, refuse_large, texts_of
 from course.paths import BUILT, ROOT, CourseError, relative, two_digits
 from course.states.started import not_there
 
@@ -35,8 +37,8 @@ class Released:
 def call_check(which: str, seconds: float = SECONDS) -> int:
     """One line for each task; exit code 0 if all visible checks pass."""
     path = find(which)
-    cells, titles = read(path)
-    said = outcomes(cells, titles, seconds, path.parent)
+    cells, titles, problems = read(path)
+    said = outcomes(cells, titles, problems, seconds, path.parent)
     wide = max(len(title) for title, _ in titles.values())
     for task, (title, _) in titles.items():
         print(f"{task}  {title:{wide}}  {said[task]}")
@@ -75,21 +77,25 @@ def find(which: str) -> Path:
     return there[0]
 
 
-def read(path: Path) -> tuple[list[Released], dict[str, tuple[str, int]]]:
-    """The cells that the checks need, and title and minutes of each task."""
+def read(path: Path) -> tuple[list[Released], dict[str, tuple[str, int]], dict[str, str]]:
+    """The cells that the checks need, title and minutes of each task, and for what the grader would not take a solution's cell."""
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        data = path.read_bytes()
+        refuse_large(data)
+        saved = cells_of(data)
         texts = ["".join(c["source"]) for c in saved if c["cell_type"] == "markdown"]
         found = [c for c in saved if c["cell_type"] == "code" and "nbgrader" in c["metadata"]]
         cells = [
             Released(
                 c["metadata"]["nbgrader"]["grade_id"],
-                "".join(c["source"]),
+                without_magics("".join(c["source"])),
                 is_untouched(c),
                 tuple(c["metadata"].get("forbids", ())),
             )
             for c in found
         ]
+    except Invalid as problem:  # the grader's own words
+        raise CourseError(f"{relative(path)}: {problem}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CourseError(
             f"{relative(path)} is not a readable notebook ({type(error).__name__}: {error})"
@@ -97,7 +103,9 @@ def read(path: Path) -> tuple[list[Released], dict[str, tuple[str, int]]]:
     tasks = {task: (title, int(minutes)) for task, title, *_, minutes in HEADING.findall("\n\n".join(texts))}
     if not tasks:
         raise CourseError(f"{relative(path)} holds no task of an exercise set")
-    return cells, tasks
+    there = {cell.name.removesuffix("-check") for cell in cells}
+    _, problems = texts_of(saved, {task: "solution" for task in tasks if task in there})
+    return [cell for cell in cells if cell.name not in problems], tasks, problems
 
 
 def is_untouched(cell: dict) -> bool:
@@ -111,7 +119,9 @@ def is_untouched(cell: dict) -> bool:
     return hashlib.md5("".join(map(str, words)).encode()).hexdigest() == marks.get("checksum")
 
 
-def outcomes(cells: list[Released], tasks: dict, seconds: float, folder: Path) -> dict[str, str]:
+def outcomes(
+    cells: list[Released], tasks: dict, problems: dict[str, str], seconds: float, folder: Path
+) -> dict[str, str]:
     """What to tell of each task."""
     by_name = {cell.name: cell for cell in cells}
     said = run(cells, seconds, folder)
@@ -123,12 +133,12 @@ def outcomes(cells: list[Released], tasks: dict, seconds: float, folder: Path) -
     told = {}
     for task in tasks:
         solution, check = by_name.get(task), by_name.get(f"{task}-check")
-        if solution is None and check is None:
+        if task in problems:
+            told[task] = problems[task]
+        elif solution is None:
             told[task] = BY_HAND
-        elif solution is None or check is None:
-            told[task] = (
-                f"its {'check' if solution else 'solution'} cell is gone; take the notebook as it was handed out"
-            )
+        elif check is None:
+            told[task] = "its check cell is gone; take the notebook as it was handed out"
         elif words := said[task] or found(task, solution.source, solution.forbids) or said[check.name]:
             words = NOT_BEGUN if solution.untouched else words  # what it says of our code is a task's answer
             told[task] = words + (f" (a given cell fails: {broken})" if broken else "")

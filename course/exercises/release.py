@@ -35,6 +35,13 @@ c.Autograde.autograde_preprocessors = [LimitOutput, SaveAutoGrades, CheckCellMet
 """
 
 
+COUNTED = """
+
+Graded are the cells that wait for your code, and your answers. They run in a module of their own, without a notebook: a
+helper must be in the task's cell, since cells that you add are not seen. Lines with `%` or `!` are left out there, and
+`display` shows nothing."""
+
+
 def source_notebook(made: ExerciseSet) -> nbformat.NotebookNode:
     """The set in nbgrader's source format, solutions included. A cell's id is its grade_id."""
     nb = nbformat.v4.new_notebook(metadata=METADATA | {"exercise": made.name})
@@ -44,6 +51,7 @@ def source_notebook(made: ExerciseSet) -> nbformat.NotebookNode:
         if cell.kind in counts:
             counts[cell.kind] += 1
         nb.cells += cells_of(made, cell, f"{cell.kind}-{counts.get(cell.kind, 0)}")
+    nb.cells[0].source += COUNTED
     return nb
 
 

@@ -11,6 +11,7 @@ A solution cell says it below its first line, one thing a line:
 import ast
 import contextlib
 import importlib
+import re
 import sys
 import warnings
 
@@ -38,8 +39,9 @@ def found(task: str, code: str, forbids) -> str:
     for entry in forbids:
         what, _, where = entry.partition(" in ")
         parts = scope(tree, where)
+        again = calling_themselves(parts)
         for node in (node for part in parts for node in ast.walk(part)):
-            if is_loop(node, parts) if what == "loop" else names(node) & {last_part(tree, what)}:
+            if is_loop(node) or node in again if what == "loop" else names(node) & {last_part(tree, what)}:
                 return sentence(task, entry, f" (line {getattr(node, 'lineno', 0)} of its cell)")
     return ""
 
@@ -65,11 +67,26 @@ def bound_by(part: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def is_loop(node: ast.AST, parts: list[ast.AST]) -> bool:
-    """Also of a function that calls itself."""
-    if isinstance(node, ast.FunctionDef) and node in parts:
-        return any(node.name in names(inner) for part in node.body for inner in ast.walk(part))
+def is_loop(node: ast.AST) -> bool:
     return isinstance(node, LOOPS) or bool(names(node) & LOOPING)
+
+
+def calling_themselves(parts: list[ast.AST]) -> list[ast.AST]:
+    """The functions that call themselves, at once or through others, wherever they are defined: loops under another name."""
+    defined: dict[str, ast.AST] = {}
+    for node in (node for part in parts for node in ast.walk(part)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            defined[node.name] = node
+        elif isinstance(node, ast.Assign | ast.NamedExpr) and isinstance(node.value, ast.Lambda):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            defined |= {target.id: node.value for target in targets if isinstance(target, ast.Name)}
+    calls = {}
+    for name, node in defined.items():
+        body = node.body if isinstance(node.body, list) else [node.body]
+        calls[name] = {n for part in body for inner in ast.walk(part) for n in names(inner)} & defined.keys()
+    for _ in defined:  # what is called by what is called
+        calls = {name: set.union(some, *(calls[n] for n in some)) for name, some in calls.items()}
+    return [defined[name] for name, some in calls.items() if name in some]
 
 
 def names(node: ast.AST) -> set[str]:
@@ -135,6 +152,16 @@ def function(task: str, what: str, also: dict):
             space[key] = original
 
 
+def family(what: str) -> list[str]:
+    """The operation, its overloads, and what it is made of on one device or another: its words are in their names."""
+    import torch
+
+    namespace, _, name = what.partition("::")
+    every = (op.partition("::") for op in torch._C._dispatch_get_all_op_names())
+    words = ".*".join(name.split("_"))
+    return sorted(op for space, _, op in every if space == namespace and re.search(words, op))
+
+
 @contextlib.contextmanager
 def operation(task: str, what: str):
     """PyTorch's own kernel for the CPU gives way to one that raises: below all the names that Python has for it."""
@@ -148,7 +175,8 @@ def operation(task: str, what: str):
     library = torch.library.Library(namespace, "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is replaced is what is wanted
-        library.impl(name, refusing, "CPU", allow_override=True)
+        for one in family(what):
+            library.impl(one, refusing, "CPU", allow_override=True)
     try:
         yield
     finally:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from course.exercises.sets import exercise_folder, exercise_set
 from course.files import write_atomically
-from course.grade.results.late import Late, moment, read_deadlines, zone
+from course.grade.results.late import Late, moment, read_deadlines, unknown, zone
 from course.grade.results.results import read_results, write_marks
 from course.grade.results.totals import waiting
+from course.grade.submission import normal
 from course.grade.systems import export
 from course.grade.systems.merge import CANVAS, MOODLE, System, merge
 from course.paths import CourseError, relative
@@ -42,7 +43,7 @@ def add_commands(commands) -> None:
     common(marks).set_defaults(call=call_marks)
 
     show = commands.add_parser("show", help="one student's submission, hidden checks too")
-    show.add_argument("student")
+    show.add_argument("student", type=normal)
     common(show, "?").set_defaults(call=call_show)
 
     send = common(commands.add_parser("export", help="scores in another system's format"))
@@ -170,12 +171,14 @@ def call_export(args) -> int:
     name = exercise_folder(args.exercise).name
     results = read_results(folder(args), name)
     if args.student:
-        results = [result for result in results if result["student"] == args.student]
+        results = [result for result in results if result["student"] == normal(args.student)]
         if not results:
             raise CourseError(f"no result of a student {args.student!r}")
     if said := waiting(name, results):
         print(said)
     late = lateness(args, name)
+    for line in unknown({name: late}, {result["student"] for result in results}) if not args.student else ():
+        print(line)
     for result in results:
         if result["score"] is None and args.to not in RECORDS:
             print(f"left out: {result['student']} has no score ({result['verdict']})")

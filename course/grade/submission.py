@@ -9,15 +9,16 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.exercises.cells import without_magics
 from course.exercises.sets import ExerciseSet
 from course.paths import CourseError
 
 MAX_BYTES = 5_000_000  # of the file; figures count
 MAX_TEXT = 100_000  # of a cell
-# ann.ipynb, ann_2026-11-20T10-00-00.ipynb; a site with other names gives its own expression.
-PATTERN = (
-    r"(?P<student_id>[^/]+?)(?:_(?P<timestamp>\d{4}-\d\d-\d\d(?:[T_-]\d\d[:-]?\d\d(?:[:-]?\d\d)?)?))?\.ipynb"
-)
+# ann.ipynb, ann_2026-11-20T10-00-00.ipynb, also with a zone, Z or +01-00; a site with other names gives its own expression.
+ZONE = r"(?:Z|[+-]\d\d[:-]?\d\d)?"
+TIME = rf"\d{{4}}-\d\d-\d\d(?:[T_-]\d\d[:-]?\d\d(?:[:-]?\d\d)?{ZONE})?"
+PATTERN = rf"(?P<student_id>[^/]+?)(?:_(?P<timestamp>{TIME}))?\.ipynb"
 STUDENT = re.compile(r"[\w@+=,-][\w.@+=, -]{0,99}")  # it becomes a file's name
 MAX_NAME = 200  # its bytes: a file's name has 255, and ours adds to it
 
@@ -41,6 +42,7 @@ class Submission:
     sha256: str
     solutions: dict[str, str]  # by task, and "student"
     manual: dict[str, str]
+    problems: dict[str, str]  # by task: why it has no text
 
 
 def collect(folder: Path, pattern: str = PATTERN) -> tuple[list[Found], list[str]]:
@@ -59,8 +61,7 @@ def collect(folder: Path, pattern: str = PATTERN) -> tuple[list[Found], list[str
     for path in files:
         name = path.relative_to(folder).as_posix()
         groups = found.groupdict() if (found := expression.fullmatch(name)) else {}
-        # macOS writes é as two characters, Windows as one.
-        student = unicodedata.normalize("NFC", groups.get("student_id") or "").strip()
+        student = normal(groups.get("student_id") or "")
         if not STUDENT.fullmatch(student) or len(student.encode()) > MAX_NAME:
             others.append(name)
             continue
@@ -74,15 +75,22 @@ def collect(folder: Path, pattern: str = PATTERN) -> tuple[list[Found], list[str
     return [latest[student] for student in sorted(latest)], others
 
 
+def normal(name: str) -> str:
+    """A student's id in one spelling, wherever it comes from: macOS writes é as two characters, Windows as one."""
+    return unicodedata.normalize("NFC", name).strip()
+
+
 def iso(timestamp: str | None) -> str | None:
     """2026-11-20_10-00 as 2026-11-20T10:00:00; what is no date and time of this kind as it stands."""
     if not timestamp:
         return None
-    found = re.fullmatch(r"(\d{4}-\d\d-\d\d)(?:[T_ -]?(\d\d)[:-]?(\d\d)[:-]?(\d\d)?)?", timestamp.rstrip("Z"))
+    clock = r"(?:[T_ -]?(\d\d)[:-]?(\d\d)(?:[:-]?(\d\d))?"
+    found = re.fullmatch(rf"(\d{{4}}-\d\d-\d\d){clock}({ZONE}))?", timestamp)
     if not found:
         return timestamp
-    day, *clock = found.groups()
-    return f"{day}T{':'.join(part or '00' for part in clock)}"
+    day, *clock, zone = found.groups()
+    zone = re.sub(r"([+-]\d\d)[:-]?(\d\d)", r"\1:\2", zone or "")
+    return f"{day}T{':'.join(part or '00' for part in clock)}{zone}"
 
 
 def read(found: Found, made: ExerciseSet) -> Submission:
@@ -90,7 +98,16 @@ def read(found: Found, made: ExerciseSet) -> Submission:
     if found.problem:
         raise Invalid(found.problem)
     data = regular_file(found.path)
-    return Submission(hashlib.sha256(data).hexdigest(), *cells_of(data, made))
+    wanted = {cell.task: cell.kind for cell in made.cells if cell.kind in ("solution", "manual")}
+    texts, problems = texts_of(cells_of(data), wanted)
+    solutions = {task: text for task, text in texts.items() if wanted[task] == "solution"}
+    manual = {task: text for task, text in texts.items() if wanted[task] == "manual"}
+    return Submission(hashlib.sha256(data).hexdigest(), solutions, manual, problems)
+
+
+def refuse_large(data: bytes) -> None:
+    if len(data) > MAX_BYTES:
+        raise Invalid(f"the file has more than {MAX_BYTES // 1_000_000} MB")
 
 
 def regular_file(path: Path) -> bytes:
@@ -107,17 +124,16 @@ def regular_file(path: Path) -> bytes:
         while left and (part := os.read(fd, left)):
             parts.append(part)
             left -= len(part)
-        if not left:
-            raise Invalid(f"the file has more than {MAX_BYTES // 1_000_000} MB")
-        return b"".join(parts)
+        refuse_large(data := b"".join(parts))
+        return data
     except OSError as error:
         raise Invalid(f"the file cannot be read: {error.strerror}") from None
     finally:
         os.close(fd)
 
 
-def cells_of(data: bytes, made: ExerciseSet) -> tuple[dict[str, str], dict[str, str]]:
-    """The text of the solution cells and of the answers, by task."""
+def cells_of(data: bytes) -> list:
+    """The cells of a notebook's file."""
     try:
         notebook = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -125,16 +141,28 @@ def cells_of(data: bytes, made: ExerciseSet) -> tuple[dict[str, str], dict[str, 
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list) or notebook.get("nbformat") != 4:
         raise Invalid("the file is not a notebook of format 4")
+    return cells
+
+
+def texts_of(cells: list, wanted: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """By task the text of its solution cell or its answer, and what is wrong where there is none: that costs this task alone.
+
+    wanted: "solution" or "manual" for each task. Invalid if no cell of any task is there.
+    """
     by_id: dict[str, list[dict]] = {}
     for cell in cells:
         if grade_id := grade_id_of(cell):
             by_id.setdefault(grade_id, []).append(cell)
-    wanted = {cell.task: cell.kind for cell in made.cells if cell.kind in ("solution", "manual")}
-    texts = {task: text_of(task, kind, by_id.get(task, [])) for task, kind in wanted.items()}
-    return (
-        {task: text for task, text in texts.items() if wanted[task] == "solution"},
-        {task: text for task, text in texts.items() if wanted[task] == "manual"},
-    )
+    if not by_id.keys() & wanted.keys():
+        raise Invalid("it has no cell of this set: their metadata or the cells themselves were removed")
+    texts, problems = {}, {}
+    for task, kind in wanted.items():
+        try:
+            text = text_of(task, kind, by_id.get(task, []))
+            texts[task] = without_magics(text) if kind == "solution" else text
+        except Invalid as problem:
+            problems[task] = str(problem)
+    return texts, problems
 
 
 def grade_id_of(cell) -> str | None:
@@ -150,7 +178,7 @@ def text_of(task: str, kind: str, cells: list[dict]) -> str:
     if not cells:
         raise Invalid(f"the {what} {task} is missing: its metadata or the cell itself was removed")
     if len(cells) > 1:
-        raise Invalid(f"the {what} {task} is there {len(cells)} times")
+        raise Invalid(f"the {what} {task} is there {len(cells)} times: merge them (Shift-M in JupyterLab), or delete all but one")
     if cells[0].get("cell_type") != ("code" if kind == "solution" else "markdown"):
         raise Invalid(f"the {what} {task} was made a cell of another kind")
     source = cells[0].get("source")

@@ -342,6 +342,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nanogpt.model import GPT
 from nanogpt.shards import document_starts
@@ -359,6 +360,16 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
     finally:
         for module in training:
             module.training = True
+
+
+# %%
+#| export evaluate
+def first_choice(logits: Tensor) -> Tensor:
+    """The likeliest id, along the last dimension. FloatingPointError if a logit is NaN: argmax would choose an id all the same."""
+    best = logits.max(-1)
+    if best.values.isnan().any():
+        raise FloatingPointError("the model's logits are NaN: training or its file failed")
+    return best.indices
 
 
 # %%
@@ -467,7 +478,7 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
         for story in stories:
             ids = torch.tensor([tokenizer.eot, *tokenizer.encode(story.text)])
             logits, _ = model(ids[None, :-1].to(device))
-            hits = logits[0].argmax(-1).cpu() == ids[1:]
+            hits = first_choice(logits[0]).cpu() == ids[1:]
             ends = np.cumsum([len(tokenizer.decode([i])) for i in ids[1:].tolist()])  # of the tokens
             for (start, end), kind in zip(story.answers, story.kinds):
                 first, last = np.searchsorted(ends, [start + 1, end])

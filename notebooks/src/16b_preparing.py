@@ -108,6 +108,7 @@ import hashlib
 import os
 import re
 import signal
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -120,7 +121,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files
+from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, remarks
 from nanogpt.labs.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
 from nanogpt.shards import identity
 from nanogpt.labs.corpora.splits import split_of
@@ -554,7 +555,11 @@ def adopt(folder: Path, tokenizer: str | os.PathLike = "gpt2") -> dict:
     for path in sorted(folder.glob("*.npy")):
         if not path.with_suffix(".bin").exists():
             write_shard(path.with_suffix(".bin"), np.load(path, mmap_mode="r"))
-    paths = {split: sorted(folder.glob(f"*{split}*.bin")) for split in SPLITS}
+    there = sorted(folder.glob("*.bin"))
+    paths = {  # latest_train_0.bin is no test
+        split: [path for path in there if re.search(rf"(?<![a-z]){split}(?![a-z])", path.stem.lower())]
+        for split in SPLITS
+    }
     if not any(paths.values()):
         raise ValueError(f"{folder} has no .bin or .npy file with train, val or test in its name")
     splits = {split: split_of_others(found, ours) for split, found in paths.items()}
@@ -649,6 +654,8 @@ def run(args: argparse.Namespace) -> None:
     options = vars(args) | {"out": out}
     also = FORMATS[options.pop("format")]
     try:
+        for line in remarks(args.source) if args.source.exists() and not args.adopt else ():
+            print(line, file=sys.stderr)
         manifest = adopt(args.source, args.tokenizer) if options.pop("adopt") else prepare(**options)
         if manifest and also:
             also(out, manifest)
@@ -676,6 +683,8 @@ def report(manifest: dict) -> str:
         lines.append(
             "nothing is left for validation, and training needs it: give a larger --val, or --paragraphs"
         )
+    if not manifest["splits"]["train"]["tokens"]:
+        lines.append("nothing is left to train on: give a smaller --val and --test")
     return "\n".join(lines)
 
 

@@ -41,8 +41,9 @@ r"""
 The configuration names a folder of shards. If there are no shards yet, it also says from what they can be made: from the course's stories, or from a text, which chapter 16's `prepare_text` cuts into shards. If the file gives the tokenizer as a number, this is the size of a vocabulary, and
 `prepare_text` trains a tokenizer of this size first.
 
-`make_data` makes the shards. A text that is very large, a folder, and files of other kinds need chapter 16b's `prepare`, which `make_large` in the appendix calls. Both are in a lab, because a run on shards that are there needs neither.
-`ensure_data` loads this lab only if the folder has no manifest, and returns the manifest. (The next two cells are the imports of the module.)
+`make_data` makes the shards. A text that is very large, a folder, and files of other kinds need chapter 16b's `prepare`, which `make_large` in the appendix calls. If the folder has shards already, `refuse_other_data` compares them with what the configuration
+names. Without this, `data.source=german.txt` in a folder of English shards would train on English, and nobody would notice.
+Both are in a lab, because a run that names no source needs neither. `ensure_data` returns the manifest. The next two cells are the imports of the module.
 """
 
 
@@ -63,7 +64,7 @@ from nanogpt.optim import make_optimizer
 
 # %%
 #| export
-from nanogpt.pretrained import from_hf, read_json
+from nanogpt.pretrained import find_checkpoint, from_hf, read_json
 from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
@@ -75,21 +76,64 @@ from nanogpt.weights import load_model
 from importlib import import_module
 from pathlib import Path
 
-from nanogpt.config import Data
-from nanogpt.labs.corpora.sources import KINDS
+from nanogpt.config import Config, Data, is_default
+from nanogpt.labs.corpora.sources import is_packed, kind_of
 from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.labs.corpora.text import prepare_text
+from nanogpt.shards import file_sha256, load_manifest
 from nanogpt.tokenizer import BPETokenizer
 
 LARGE = 1 << 28  # bytes of a text that are not read as a whole
 
 
+def check(config: Config) -> None:
+    """ValueError where a key describes a text to prepare, and there is none, so that the key would have no effect."""
+    own = ["data.tokenizer"] if config.data.source == "stories" else []  # which have their own
+    for key in ["data.val", "data.paragraphs", *own]:
+        if config.data.source in (None, "stories") and not is_default(config, key):
+            raise ValueError(f"{key} describes a text, and data.source={config.data.source} is none; leave it out")
+
+
+def is_small(source: Path) -> bool:
+    """Whether a source is one text that can be read as a whole."""
+    plain = source.is_file() and not is_packed(source) and kind_of(source) in ("text", None)
+    return plain and source.stat().st_size < LARGE
+
+
+def refuse_other_data(data: Data, manifest: dict) -> None:
+    """ValueError if shards were made of something else than the configuration names. What the manifest does not say is not compared."""
+    source, made = Path(data.source), manifest
+    if isinstance(manifest["source"], dict) or data.source == "stories":
+        name = manifest["source"] if isinstance(manifest["source"], str) else "stories"
+        made, asked = {"source": name}, {"source": data.source}
+    else:
+        asked = {"val": data.val, "paragraphs": data.paragraphs}
+        if not manifest["source"].endswith(", adopted"):  # chapter 16b: shards of another program
+            asked["source"], made = source.name, manifest | {"source": manifest["source"].split(", ")[0]}
+        if is_small(source) and "chunk" not in manifest:
+            asked["source_sha256"] = [file_sha256(source)]
+        if isinstance(data.tokenizer, int):
+            asked["vocab_size"] = data.tokenizer
+        else:
+            coder = BPETokenizer.gpt2() if data.tokenizer == "gpt2" else BPETokenizer.load(data.tokenizer)
+            asked["fingerprint"] = coder.fingerprint
+    for key, now in asked.items():
+        if (was := made.get(key, now)) != now:
+            remedy = "choose another data.dir, or set data.source=null to train on what is there"
+            raise ValueError(f"{data.dir} holds shards whose {key} is {was}, not {now}; {remedy}")
+
+
 def make_data(data: Data) -> None:
-    """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
+    """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own.
+
+    Where there are some, they must be of this source (ValueError).
+    """
     source, folder = Path(data.source), Path(data.dir)
-    if data.source == "stories":
+    if (folder / "manifest.json").exists():
+        refuse_other_data(data, load_manifest(folder))
+    elif data.source == "stories":
         ensure_corpus(folder)
-    elif source.is_file() and KINDS.get(source.suffix, "text") == "text" and source.stat().st_size < LARGE:
+    elif is_small(source):
         prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)
     else:
         make_large(data)
@@ -98,12 +142,8 @@ def make_data(data: Data) -> None:
 # %%
 #| export
 def ensure_data(data: Data) -> dict:
-    """The manifest of data.dir, whose shards are made first where there are none."""
-    if not Path(data.dir, "manifest.json").exists():
-        if data.source is None:
-            raise FileNotFoundError(
-                f"data.dir={data.dir} has no shards; `python -m nanogpt prepare` makes some"
-            )
+    """The manifest of data.dir. A source that is named is made into shards first, or must be what they were made of."""
+    if data.source is not None:
         import_module("nanogpt.labs.corpora.make").make_data(data)
     return load_manifest(data.dir)
 
@@ -668,8 +708,25 @@ def pick_checkpoint(place: str | Path) -> Path:
 
 
 # %%
+#| export pretrained
+def is_ours(folder: Path) -> bool:
+    """Whether save_model wrote the model in a folder, and not Hugging Face's library."""
+    config = folder / "config.json"
+    return config.is_file() and "model_type" not in read_json(config)
+
+
+def words_beside(place: Path) -> Path | None:
+    """The tokenizer beside a model's weights: our tokenizer.json, or the folder of a Hugging Face vocabulary. None if there is none."""
+    if is_ours(place):
+        own = place / "tokenizer.json"
+        return own if own.exists() else None
+    folder = find_checkpoint(place.as_posix())[0].parent
+    return folder if any((folder / name).exists() for name in ("vocab.json", "tokenizer.json")) else None
+
+
+# %%
 #| export sampling
-from nanogpt.pretrained import load_pretrained, read_json
+from nanogpt.pretrained import load_pretrained
 
 
 # %%
@@ -678,21 +735,19 @@ from nanogpt.pretrained import load_pretrained, read_json
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a model's or a run's folder, a Hugging Face folder or a name on the hub.
 
-    tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
+    tokenizer: gpt2, a tokenizer.json or a Hugging Face folder; by default the one beside the weights, or where there is
+    none GPT-2's, if the model has as many tokens.
     """
     folder = pick_checkpoint(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
-    config, beside = folder / "config.json", folder / "tokenizer.json"
-    is_ours = config.is_file() and "model_type" not in read_json(config)
-    if tokenizer is None and is_ours and beside.exists():
-        tokenizer = beside
-    model = load_model(folder) if is_ours else load_pretrained(checkpoint)
+    model = load_model(folder) if is_ours(folder) else load_pretrained(checkpoint)
+    tokenizer = tokenizer or words_beside(folder)
     if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
         tokenizer = "gpt2"
     if tokenizer is None:
         raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
+    return model, import_module("nanogpt.labs.corpora.vocab").read_tokenizer(tokenizer)
 
 
 # %%
@@ -761,7 +816,7 @@ r"""
 A run may begin with a model that is already trained: one of ours, or one of Hugging Face's. Two mistakes would train without an error and give a useless model, so they are refused. If the model
 learned another vocabulary, every id means another word. And if the configuration asks for four layers and the model has two, the run would have two. (Chapter 17c's `refuse_other_shape` refuses the second mistake, in a dry run as well.)
 
-How can a run know what the model has learned? One of our folders has a tokenizer beside the weights, and its fingerprint must be that of the shards. In a folder of Hugging Face's only the number of tokens can be compared. It may be larger than that of the shards by some rows of
+How can a run know what the model has learned? Most folders have a tokenizer beside the weights (`words_beside`), and its fingerprint must be that of the shards. Where there is none, only the number of tokens can be compared. It may be larger than that of the shards by some rows of
 padding (chapter 13).
 
 `init_from` goes through `pick_checkpoint` as well, so it may be a checkpoint, or the folder of a run. The dry run finds its model in the same way.
@@ -771,12 +826,14 @@ padding (chapter 13).
 # %%
 #| export
 def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
-    """ValueError if init_from's folder keeps another tokenizer than the one that made the shards: ids would mean other words."""
-    file = folder / "tokenizer.json"
-    if file.exists() and (theirs := BPETokenizer.load(file).fingerprint) != manifest["fingerprint"]:
+    """ValueError if init_from has another tokenizer than the one that made the shards: ids would mean other words."""
+    if (words := words_beside(folder)) is None:
+        return
+    theirs = import_module("nanogpt.labs.corpora.vocab").read_tokenizer(words).fingerprint
+    if theirs != manifest["fingerprint"]:
         made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
         learned = f"init_from={config.init_from} learned {theirs[:8]}"
-        raise ValueError(f"{made}, {learned}; set data.tokenizer={file} and a new data.dir")
+        raise ValueError(f"{made}, {learned}; set data.tokenizer={words} and a new data.dir")
 
 
 def refuse_other_size(config: Config, tokens: int, needed: int) -> None:
@@ -791,11 +848,8 @@ def refuse_other_size(config: Config, tokens: int, needed: int) -> None:
 def load_given(config: Config, manifest: dict) -> GPT:
     """The model of init_from with this run's dropout, in float32. ValueError if the run cannot begin with it."""
     folder = pick_checkpoint(config.init_from)
-    file = folder / "config.json"
-    ours = file.exists() and "model_type" not in read_json(file)
-    if ours:
-        refuse_other_words(config, folder, manifest)
-    trained = load_model(folder) if ours else from_hf(config.init_from)
+    refuse_other_words(config, folder, manifest)
+    trained = load_model(folder) if is_ours(folder) else from_hf(config.init_from)
     refuse_other_shape(config, trained.config)
     refuse_other_size(config, trained.config.vocab_size, manifest["vocab_size"])
     model = GPT(replace(trained.config, dropout=config.model.dropout, flash=config.model.flash))
@@ -1032,6 +1086,12 @@ with contextlib.redirect_stderr(sys.stdout):
 
 # %%
 #| export cli
+def at_home(word: str) -> str:
+    """A word of a command, with the home folder for a ~: in --out=~/x and run.dir=~/x no shell puts it in."""
+    key, equals, value = word.rpartition("=")
+    return word if "prompt" in key else key + equals + os.path.expanduser(value)
+
+
 def run_command(name: str, argv: list[str]) -> int:
     """`python -m nanogpt name *argv`, called from Python; the exit code."""
 
@@ -1044,7 +1104,8 @@ def run_command(name: str, argv: list[str]) -> int:
             raise ValueError(f"not written yet: {COMMANDS[name][1]}")
         parser = module.parser()
         parser.prog, parser.error = f"python -m nanogpt {name}", refuse
-        module.run(parser.parse_args(argv))
+        words = [word if before == "--prompt" else at_home(word) for before, word in zip(["", *argv], argv)]
+        module.run(parser.parse_args(words))
 
     return outcome(name, call)
 

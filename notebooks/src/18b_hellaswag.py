@@ -47,7 +47,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nanogpt
-from nanogpt.evaluate import evaluating
+from nanogpt.evaluate import evaluating, first_choice
 from nanogpt.model import GPT
 from nanogpt.precision import autocast
 
@@ -116,17 +116,21 @@ def load_items(path: str | Path | None = None) -> list[dict]:
     ValueError, naming the line, for what is no question.
     """
     path, items = Path(path or default_items()), []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    # "\n" alone ends a line of JSONL: splitlines() would cut at U+2028, too, which a text may hold
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
+        if not line.strip():
+            continue
         try:
             item = json.loads(line)
-            whole = item["ctx"] and all(item["endings"]) and 0 <= item["label"] < len(item["endings"])
+            label = float(item["label"])  # the hub's export has it as text
+            whole = item["ctx"] and all(item["endings"]) and label in range(len(item["endings"]))
         except (ValueError, TypeError, LookupError):
             whole = False
         if not whole:
             raise ValueError(
                 f"{path.name}, line {number}: a question needs ctx, endings, and label, one of theirs"
             )
-        items.append(item)
+        items.append(item | {"label": int(label)})
     if not items:
         raise ValueError(f"{path.name} holds no question")
     return items
@@ -336,7 +340,8 @@ def score_endings(
     y = torch.tensor(list(chain(*every)), device=device)
     logits = model(x.clamp(min=0), cache=beside)[0][0].float()  # (tokens, V)
     nats = F.cross_entropy(logits, y, reduction="none")
-    wrong = logits.gather(1, y[:, None])[:, 0] < logits.amax(-1)
+    first = logits.gather(1, first_choice(logits)[:, None])  # refuses NaN, of which the first ending would be the cheapest
+    wrong = (logits.gather(1, y[:, None]) < first)[:, 0]
     both = torch.stack([nats, wrong]).cpu()
     return [some.sum(1).tolist() for some in both.split([len(ids) for ids in every], dim=1)]
 

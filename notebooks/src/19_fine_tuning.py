@@ -744,7 +744,7 @@ from nanogpt.sampling import complete
 from importlib import import_module
 
 from nanogpt.checkpoint import pick_checkpoint
-from nanogpt.pretrained import load_pretrained, read_json
+from nanogpt.pretrained import is_ours, load_pretrained, words_beside
 from nanogpt.tokenizer import BPETokenizer
 
 
@@ -767,26 +767,23 @@ def base_of(folder: Path) -> str:
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a model's, a run's or an adapter's folder, a Hugging Face folder or a name on the hub.
 
-    tokenizer: gpt2 or a tokenizer.json; by default the one beside the weights, or GPT-2's if the model has its vocabulary.
+    tokenizer: gpt2, a tokenizer.json or a Hugging Face folder; by default the one beside the weights, or where there is
+    none GPT-2's, if the model has as many tokens.
     """
     folder = pick_checkpoint(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
-    config, beside = folder / "config.json", folder / "tokenizer.json"
-    is_adapter = (folder / "adapter.json").is_file()
-    is_ours = is_adapter or (config.is_file() and "model_type" not in read_json(config))
-    if tokenizer is None and is_ours and beside.exists():
-        tokenizer = beside
-    if is_adapter:
-        lora = import_module("nanogpt.labs.tuning.lora")
-        model, tokenizer = load(lora.base_of(folder), tokenizer)
+    if (folder / "adapter.json").is_file():
+        lora, beside = import_module("nanogpt.labs.tuning.lora"), folder / "tokenizer.json"
+        model, tokenizer = load(lora.base_of(folder), tokenizer or (beside if beside.exists() else None))
         return lora.merge(lora.load_adapter(model, folder)), tokenizer
-    model = load_model(folder) if is_ours else load_pretrained(checkpoint)
+    model = load_model(folder) if is_ours(folder) else load_pretrained(checkpoint)
+    tokenizer = tokenizer or words_beside(folder)
     if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
         tokenizer = "gpt2"
     if tokenizer is None:
         raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
+    return model, import_module("nanogpt.labs.corpora.vocab").read_tokenizer(tokenizer)
 
 
 # %% tags=["nbval-ignore-output"]

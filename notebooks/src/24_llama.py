@@ -584,7 +584,7 @@ import torch
 from safetensors.torch import save_file
 
 from nanogpt.files import atomically, save_json
-from nanogpt.pretrained import SINGLE, find_checkpoint, read_headers, read_json, read_tensor
+from nanogpt.pretrained import NO_EFFECT, SINGLE, find_checkpoint, read_headers, read_json, read_tensor
 
 NAMES = {
     "transformer.wte.": "model.embed_tokens.",
@@ -627,8 +627,9 @@ r"""
 
 The configuration uses other names as well. It may also ask for things that this model does not have, such as stretched
 rotary positions (Llama 3.1's) or biases. Then the loader must refuse, because the weights would fit and the numbers
-would be wrong. The rest of this section reads that file. The last cell shows one file that is accepted and one that is
-refused.
+would be wrong. A list of wrong settings is never complete: for years this one was spelled `"type": "linear"`, later `"rope_type"`. So we list what
+is right, and refuse everything else by its name. Old files leave settings out; then transformers takes the values in `MISSING`.
+The last cell shows one file that is accepted and one that is refused.
 """
 
 
@@ -647,28 +648,39 @@ SIZES = {
     "tied": "tie_word_embeddings",
 }
 KINDS = {"llama": False, "qwen3": True}  # model_type: whether it has QK-norm
+MISSING = {  # what transformers takes where an old file says nothing, or null
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu",
+}  # fmt: skip
+ROPE = {"rope_parameters", "rope_scaling", "rope_theta"}
+ONE_VALUE = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False}
+NEUTRAL = {"attention_dropout", "max_sequence_length", "max_window_layers", "pretraining_tp", "sliding_window"}
 
 
 # %%
 #| export labs.llama.pretrained
 def config_from_llama(hf: dict) -> LlamaConfig:
-    """LlamaConfig from Hugging Face's config.json; ValueError where it asks for what this model does not have."""
-    rope = hf.get("rope_parameters") or {"rope_theta": hf.get("rope_theta", 10_000.0)} | (
-        hf.get("rope_scaling") or {}
-    )
-    asks = {
-        "model_type": (hf.get("model_type"), tuple(KINDS)),
-        "rope_type": (rope.get("rope_type", "default"), ("default",)),
-        "hidden_act": (hf.get("hidden_act"), ("silu",)),
-        "attention_bias": (hf.get("attention_bias", False), (False,)),
-        "mlp_bias": (hf.get("mlp_bias", False), (False,)),
-    }
-    wrong = [f"{key} is {value!r}, not {' or '.join(map(repr, known))}" for key, (value, known) in asks.items() if value not in known]  # fmt: skip
+    """LlamaConfig from Hugging Face's config.json; ValueError where it asks for what this model does not have, or does not know."""
+    said = MISSING | {key: value for key, value in hf.items() if value is not None}
+    # positions: newer files describe them in one dictionary, older ones in two keys
+    rope = said.get("rope_parameters") or {"rope_theta": said.get("rope_theta", 10_000.0)} | said.get("rope_scaling", {})
+    # what must be as it is here
+    wrong = [f"{key} is {said[key]!r}, not {right!r}" for key, right in ONE_VALUE.items() if said.get(key, right) != right]
+    if said.get("model_type") not in KINDS:
+        wrong.append(f"model_type is {said.get('model_type')!r}, not {' or '.join(map(repr, KINDS))}")
+    wrong += [f"{key} is {value!r}" for key, value in rope.items() if key != "rope_theta" and value != "default"]
+    if {*said.get("layer_types", [])} - {"full_attention"}:
+        wrong.append(f"layer_types has more than full_attention: {sorted({*said['layer_types']})}")
+    # what is not there, and what nobody here knows
+    sizes = {"num_key_value_heads": said.get("num_attention_heads")} | said
+    if "head_dim" not in sizes and sizes.keys() >= {"hidden_size", "num_attention_heads"}:
+        sizes["head_dim"] = sizes["hidden_size"] // sizes["num_attention_heads"]
+    wrong += [f"{key} is missing" for key in SIZES.values() if sizes.get(key) is None]
+    known = {"model_type", "layer_types", *SIZES.values(), *ONE_VALUE, *ROPE, *NEUTRAL, *NO_EFFECT}
+    wrong += [f"{key} is unknown, and may change the logits" for key in sorted(said.keys() - known)]
     if wrong:
         raise ValueError(f"config.json: this is not a Llama that nanogpt can run: {'; '.join(wrong)}")
-    given = {"tie_word_embeddings": False, "head_dim": hf["hidden_size"] // hf["num_attention_heads"]} | hf
-    sizes = {ours: given[theirs] for ours, theirs in SIZES.items()}
-    return LlamaConfig(**sizes, rope_theta=rope["rope_theta"], qk_norm=KINDS[hf["model_type"]])
+    shape = {ours: sizes[theirs] for ours, theirs in SIZES.items()}
+    return LlamaConfig(**shape, rope_theta=rope["rope_theta"], qk_norm=KINDS[said["model_type"]])
 
 
 # %%
@@ -703,6 +715,13 @@ def llama_from_hf(name_or_dir: str | Path) -> Llama:
     config_path, paths = find_checkpoint(name_or_dir)
     model, found = Llama(config_from_llama(read_json(config_path))), read_headers(paths)
     wanted = {hf_name(name): p for name, p in model.named_parameters()}
+    # Llama 2's files hold the angles' speeds as well, and some hold a tied matrix twice
+    found = {name: entry for name, entry in found.items() if not name.endswith(".rotary_emb.inv_freq")}
+    if model.config.tied and "lm_head.weight" in found:
+        head, wte = (read_tensor(*found[name][:2]) for name in ("lm_head.weight", "model.embed_tokens.weight"))
+        if not torch.equal(head, wte):
+            raise ValueError(f"{name_or_dir}: config.json ties lm_head to the token table, but the file has two tables")
+        del found["lm_head.weight"]
     shapes = {name: tuple(p.shape) for name, p in wanted.items()}
     if wrong := sorted({*shapes.items()} ^ {(name, shape) for name, (_, _, shape, _) in found.items()}):
         raise ValueError(
@@ -711,6 +730,8 @@ def llama_from_hf(name_or_dir: str | Path) -> Llama:
     with torch.no_grad():
         for name, p in wanted.items():
             p.copy_(read_tensor(*found[name][:2]))
+            if not p.isfinite().all():
+                raise ValueError(f"{name_or_dir}: {name} holds NaN or infinity")
     return model.eval()
 
 

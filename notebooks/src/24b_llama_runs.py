@@ -492,7 +492,7 @@ import torch
 
 from nanogpt import build
 from nanogpt.checkpoint import pick_checkpoint
-from nanogpt.pretrained import load_pretrained, read_json
+from nanogpt.pretrained import is_ours, load_pretrained, read_json
 from nanogpt.training import scale_init
 from nanogpt.weights import load_model
 
@@ -500,11 +500,8 @@ from nanogpt.weights import load_model
 def load_given(config, manifest: dict) -> Llama:
     """The model of init_from, in float32. ValueError if the run cannot begin with it."""
     folder = pick_checkpoint(config.init_from)
-    file = folder / "config.json"
-    ours = file.exists() and "model_type" not in read_json(file)
-    if ours:
-        build.refuse_other_words(config, folder, manifest)
-    model = load_model(folder) if ours else load_pretrained(config.init_from)
+    build.refuse_other_words(config, folder, manifest)
+    model = load_model(folder) if is_ours(folder) else load_pretrained(config.init_from)
     refuse_other_llama(config, model.config, manifest["vocab_size"])
     return model.float()
 

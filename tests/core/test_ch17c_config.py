@@ -190,6 +190,7 @@ positive, rate = st.integers(1, 10**6), st.floats(1e-9, 1e3)
 fraction, below_one = st.floats(0, 1), st.floats(0, 1, exclude_max=True)
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
+places = names.filter(lambda text: text[0] != "~")  # which would be the home folder
 
 
 @st.composite
@@ -206,18 +207,18 @@ def configs(draw):
         padded_vocab_size=draw(st.none() | positive),
         bias=draw(st.none() | st.booleans()),
     )
-    data = dict(
-        dir=draw(names), source=draw(st.none() | texts), tokenizer=draw(texts | positive), val=draw(below_one)
-    )
+    data = dict(dir=draw(places), source=draw(st.none() | places))
+    if data["source"] is not None:  # what describes a text needs one
+        data |= dict(tokenizer=draw(places | positive), val=draw(below_one))
     rates = dict(lr=draw(rate), betas=(draw(below_one), draw(below_one)), clip=draw(st.none() | rate))
     rates |= dict(
         schedule=draw(st.sampled_from(["cosine", "wsd", "constant"])), warmup=draw(st.integers(0, 2 * n))
     )
     train = dict(max_steps=n, batch_tokens=rows * T * draw(st.integers(1, 99)), micro_batch=rows)
     train |= dict(dtype=draw(st.sampled_from(list(PRECISIONS))), skip_spikes=draw(rate))
-    run = dict(dir=draw(names), seed=draw(st.integers(0, 2**63 - 1)), minutes=draw(st.none() | rate))
+    run = dict(dir=draw(places), seed=draw(st.integers(0, 2**63 - 1)), minutes=draw(st.none() | rate))
     parts = Model(**shape), Data(**data), Optim(**rates), Train(**train), Eval(prompt=draw(texts)), Run(**run)
-    return Config(*parts, init_from=draw(st.none() | texts))
+    return Config(*parts, init_from=draw(st.none() | places))
 
 
 class Dumper(yaml.SafeDumper):

@@ -250,12 +250,12 @@ def test_the_line_of_the_last_step_keeps_its_validation(config):
 
 
 def test_what_is_missing_is_named(config, tmp_path):
-    with pytest.raises(FileNotFoundError, match="has no shards; `python -m nanogpt prepare`"):
+    with pytest.raises(FileNotFoundError, match="does not exist; `python -m nanogpt prepare`"):
         resumed(config(data_dir=str(tmp_path / "none"), data_source=None))
     shutil.copytree(config().data.dir, data := tmp_path / "data")
     (data / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="samples need the tokenizer that made"):
-        resumed(config(data_dir=str(data), data_tokenizer="none.json", eval_sample_every=4))
+        resumed(config(data_dir=str(data), data_source=None, eval_sample_every=4))
 
 
 def test_the_learning_rate_is_that_of_the_configured_schedule(config):

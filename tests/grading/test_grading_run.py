@@ -176,6 +176,7 @@ def test_a_grader_that_leaves_a_reply_unread_ends_its_template_without_a_word(ca
     assert os.waitstatus_to_exitcode(status) == 0 and "Traceback" not in capfd.readouterr().err
 
 
+@sandboxed
 def test_a_killed_grader_takes_its_processes_along(course):
     course.hand_in("ann")
     for i in range(4):

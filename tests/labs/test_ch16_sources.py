@@ -1,5 +1,6 @@
 """Laws of reading: wherever a text is cut, its documents and their ids are the same."""
 
+import gzip
 import hashlib
 import json
 import os
@@ -11,9 +12,17 @@ import regex
 import tiktoken
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from texts import KINDS, TEXT, documents_of, spans_of, write_csv, write_source
+from texts import KINDS, TEXT, documents_of, spans_of, write_csv, write_jsonl, write_source
 
-from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, first_cut, hash_of
+from nanogpt.labs.corpora.sources import (
+    Span,
+    blocks_in,
+    cut_files,
+    find_files,
+    first_cut,
+    hash_of,
+    remarks,
+)
 from nanogpt.labs.corpora.splits import split_of
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.tokenizer import GPT2_PATTERN, BPETokenizer
@@ -110,7 +119,10 @@ def test_a_csv_file_is_read_as_it_was_written_wherever_it_is_cut(
         ("first\n\nsecond\r\n", ["first\n\n", "second\r\n"]),
         ("one", ["one"]),
         ("\n\none\n\n\n", ["\n\none\n\n\n"]),
-        ("a\r\n\r\nb\n \nc", ["a\r\n\r\n", "b\n \nc"]),
+        ("a\r\n\r\nb\n \nc", ["a\r\n\r\n", "b\n \n", "c"]),  # a line of spaces is blank
+        ("a\n\t\n  b", ["a\n\t\n", "  b"]),
+        ("a\n\nb\n<|endoftext|>\n\nc\n<|endoftext|>\n", ["a\n\nb", "c"]),  # as in TinyStories
+        ("\ufeffa\n\nb", ["a\n\n", "b"]),
     ],
 )
 def test_where_paragraphs_end(tmp_path, text, documents, block):
@@ -176,10 +188,9 @@ def test_a_folder_is_read_as_a_reader_expects(tmp_path, monkeypatch):
         ("a.jsonl", b'{"text": "x"}\n' * 400 + b'["y"]\n' + b'{"text": "x"}\n' * 9, "a.jsonl, line 401: not"),
         ("a.jsonl", b'{"text": 1}\n', "line 1: not"),
         ("a.jsonl", b'\n\n{"title": "x"}\n', "line 3: not"),
-        ("a.jsonl", b'{"text": "\\ud800"}\n', "line 1: not"),
         ("a.jsonl", b'{"text": "\xff"}\n', "line 1: not"),
         ("a.txt", b"abc \xff\xfe", "byte 4 is not UTF-8"),
-        ("a.parquet", b"abc", "reading needs pyarrow and a column"),
+        ("a.parquet", b"abc", "it needs pyarrow, a whole file and a column"),
         ("a.csv", b"id,body\n1,x\n", "a.csv, line 1: no column 'text' among 'id', 'body'"),
         ("a.csv", b"Text\nx\n", "line 1: no column 'text' among 'Text'; --column names the one"),
         ("a.csv", b"text\nx\nNaN\n", "a.csv, line 3: 'NaN' is a missing value, not a text; leave it empty"),
@@ -199,6 +210,54 @@ def test_bad_sources_are_one_clear_sentence(tmp_path, name, content, message):
     assert message in (said := refusal(tmp_path / name)) and name in said
 
 
+@pytest.mark.parametrize("block", [7, 1 << 20])
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.ndjson", "a.ndjson.zst", "a.csv.gz", "a.txt.gz"])
+def test_packed_files_hold_the_same_documents(tmp_path, name, block):
+    texts = [f"Story {i}, of words.\n\n" for i in range(50)]
+    plain = tmp_path / Path(name).name.removesuffix(".gz").removesuffix(".zst")
+    if plain.suffix == ".csv":
+        write_csv(plain, texts)
+    elif plain.suffix == ".txt":
+        plain.write_text("".join(texts))
+    else:
+        write_jsonl(plain, texts)
+    raw = plain.read_bytes()
+    if name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(raw))
+    elif name.endswith(".zst"):
+        pa = pytest.importorskip("pyarrow")
+        with pa.output_stream(str(tmp_path / name), compression="zstd") as file:
+            file.write(raw)
+    found = documents_of([tmp_path / name], 100, block, paragraphs=True)
+    assert found == [*texts[:-1], texts[-1]]
+    if name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(raw)[:-9])
+        assert f"{name} cannot be unpacked" in refusal(tmp_path / name)
+
+
+def test_what_json_may_hold_besides_text(tmp_path):
+    lines = ['{"text": null}', '{"text": "half \\ud83d end"}', '{"text": "\\ud83d\\ude00"}', ""]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    assert documents_of([tmp_path / "a.jsonl"], 1 << 20, 1 << 20) == ["half \ufffd end", "😀"]
+
+
+def test_what_is_left_out_of_a_folder_is_named(tmp_path):
+    corpus, elsewhere = tmp_path / "corpus", tmp_path / "elsewhere"
+    corpus.mkdir(), elsewhere.mkdir()
+    (corpus / "README.txt").write_text("a\r\nb")
+    (corpus / "part.json").write_text("{}")
+    (corpus / ".hidden").write_text("x")
+    (corpus / "linked").symlink_to(elsewhere)
+    (corpus / "b.txt").symlink_to(tmp_path / "gone")
+    said = {line.partition(": ")[0].rpartition("/")[2]: line for line in remarks(corpus)}
+    assert said.keys() == {"README.txt", "part.json", "linked", "b.txt"}
+    assert "line ends of Windows" in said["README.txt"] and "a link to a folder" in said["linked"]
+    assert "a link to nothing" in said["b.txt"] and "does not end in .txt" in said["part.json"]
+    assert [*find_files(corpus)] == [corpus / "README.txt"]
+    (elsewhere / "names").write_text("x")
+    assert "read as plain text" in next(remarks(elsewhere / "names"))
+
+
 def refusal(source: Path) -> str:
     """What is said of a source that cannot be read: one line."""
     with pytest.raises((ValueError, OSError)) as error:
@@ -213,7 +272,7 @@ def test_a_parquet_file_without_strings_named_text_is_one_clear_sentence(tmp_pat
     columns = {"binary": [b"x"], "list": [["x"]], "struct": [{"a": "x"}], "number": [1]}
     table = {"text": columns[column]} if column in columns else {"body": ["x"]}
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    assert "a.parquet: reading needs pyarrow and a column of strings named text" in refusal(
+    assert "it needs pyarrow, a whole file and a column of strings named text" in refusal(
         tmp_path / "a.parquet"
     )
 

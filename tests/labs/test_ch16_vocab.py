@@ -138,16 +138,16 @@ def test_each_merge_makes_its_token(ours):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (lambda ids, lines: lines.clear(), "has 0 merges, but vocab.json needs 163 in its order"),
-        (lambda ids, lines: lines.__delitem__(slice(1, None)), "has 0 merges, but vocab.json needs 163"),
-        (lambda ids, lines: lines.__delitem__(slice(90, None)), "has 89 merges, but vocab.json needs 163"),
-        (lambda ids, lines: lines.insert(1, lines.pop(5)), "has 163 merges, but vocab.json needs 163 in its order"),
-        (lambda ids, lines: ids.pop("Ġ"), "vocab.json does not give bytes, merges and last <|endoftext|>"),
-        (lambda ids, lines: ids.pop(EOT), "vocab.json does not give"),
-        (lambda ids, lines: ids.update({"写": len(ids)}), "vocab.json does not give"),
-        (lambda ids, lines: ids.update({EOT: 9999}), "vocab.json does not give"),
-        (lambda ids, lines: ids.update({EOT: 0}), "vocab.json does not give"),
-        (lambda ids, lines: ids.update({EOT: "last"}), "vocab.json does not give"),
+        (lambda ids, lines: lines.clear(), "has 0 merges, but its vocabulary needs 163 in its order"),
+        (lambda ids, lines: lines.__delitem__(slice(1, None)), "has 0 merges, but its vocabulary needs 163"),
+        (lambda ids, lines: lines.__delitem__(slice(90, None)), "has 89 merges, but its vocabulary needs 163"),
+        (lambda ids, lines: lines.insert(1, lines.pop(5)), "has 163 merges, but its vocabulary needs 163 in its order"),
+        (lambda ids, lines: ids.pop("Ġ"), "its vocabulary does not give bytes, merges and last <|endoftext|>"),
+        (lambda ids, lines: ids.pop(EOT), "its vocabulary does not give"),
+        (lambda ids, lines: ids.update({"写": len(ids)}), "its vocabulary does not give"),
+        (lambda ids, lines: ids.update({EOT: 9999}), "its vocabulary does not give"),
+        (lambda ids, lines: ids.update({EOT: 0}), "its vocabulary does not give"),
+        (lambda ids, lines: ids.update({EOT: "last"}), "its vocabulary does not give"),
     ],
 )  # fmt: skip
 def test_files_that_do_not_belong_together_are_one_clear_sentence(folder, tmp_path, harm, message):
@@ -165,7 +165,21 @@ def test_files_that_do_not_belong_together_are_one_clear_sentence(folder, tmp_pa
 def test_something_else_under_its_name_is_one_clear_sentence(folder, tmp_path, content):
     (tmp_path / "merges.txt").write_bytes((folder / "merges.txt").read_bytes())
     (tmp_path / "vocab.json").write_text(content)
-    with pytest.raises(ValueError, match=r"vocab.json does not give bytes"):
+    with pytest.raises(ValueError, match=r"its vocabulary does not give bytes"):
+        read_vocab(tmp_path)
+
+
+def test_the_one_file_of_newer_programs_gives_the_same_tokenizer(folder, tmp_path, ours):
+    tokenizers = pytest.importorskip("tokenizers")
+    files = str(folder / "vocab.json"), str(folder / "merges.txt")
+    written = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*files))
+    written.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    written.add_special_tokens([EOT])
+    written.save(str(tmp_path / "tokenizer.json"))
+    assert read_vocab(tmp_path).fingerprint == ours.fingerprint
+    written.normalizer = tokenizers.normalizers.Lowercase()
+    written.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="its vocabulary does not give"):
         read_vocab(tmp_path)
 
 

@@ -191,19 +191,20 @@ def test_a_missing_cell_is_told(notebook, solve, capsys):
     nb.cells = [cell for cell in nb.cells if cell.get("id") not in ("04-1", "04-2-check")]
     nbformat.write(nb, notebook)
     _, lines, _ = checked(notebook, capsys)
-    assert "its solution cell is gone" in lines["04-1"] and "its check cell is gone" in lines["04-2"]
+    assert "the solution cell 04-1 is missing" in lines["04-1"]  # the grader's words
+    assert "its check cell is gone" in lines["04-2"]
 
 
 def test_a_file_that_is_not_there_or_no_notebook_is_one_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(course.exercises.check, "RELEASED", tmp_path / "released")
     (tmp_path / "half.ipynb").write_text('{"cells": [')
     (tmp_path / "list.ipynb").write_text("[1, 2]")
-    (tmp_path / "empty.ipynb").write_text('{"cells": []}')
+    (tmp_path / "empty.ipynb").write_text('{"cells": [], "nbformat": 4}')
     for which, said in {
         "04": "no exercises for chapter '04' in",
         str(tmp_path / "no.ipynb"): "there is no ",
-        str(tmp_path / "half.ipynb"): "is not a readable notebook",
-        str(tmp_path / "list.ipynb"): "is not a readable notebook",
+        str(tmp_path / "half.ipynb"): "the file is not a notebook: it cannot be read as JSON",
+        str(tmp_path / "list.ipynb"): "the file is not a notebook of format 4",
         str(tmp_path / "empty.ipynb"): "holds no task",
     }.items():
         assert main(["check", which]) == 2

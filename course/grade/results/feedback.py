@@ -16,6 +16,7 @@ VERDICTS = {
     "crashed": "your code ends Python",
     "output_limit": "prints or returns too much",
     "bad_reply": "gives a value that cannot be read",
+    "invalid_cell": "your cell cannot be graded",
 }
 WHOLE = {
     "invalid_submission": "This file could not be graded",

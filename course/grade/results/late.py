@@ -29,15 +29,14 @@ class Late:
         if not due or not result.get("submitted"):
             return 0
         try:
-            after = self.placed(datetime.fromisoformat(result["submitted"])) - self.placed(due)
+            after = self.by_the_wall(datetime.fromisoformat(result["submitted"])) - self.by_the_wall(due)
         except (ValueError, OverflowError):  # the pattern of the files' names took something else for a time
             return 0
         return max(ceil(after.total_seconds() / 86400), 0)
 
-    def placed(self, time: datetime) -> datetime:
-        if time.tzinfo:
-            return time
-        return time.replace(tzinfo=self.zone) if self.zone else time.astimezone()
+    def by_the_wall(self, time: datetime) -> datetime:
+        """What a clock on the course's wall shows then: when clocks change, a day ends at the same time of day as before."""
+        return time.astimezone(self.zone).replace(tzinfo=None) if time.tzinfo else time
 
     def penalty(self, result: dict, free: int = 0) -> float:
         """What it loses; `free` days cost nothing. Never more than it has."""
@@ -49,8 +48,10 @@ class Late:
 
 
 def moment(text: str | None, where: str = "--due") -> datetime | None:
+    """The time in a text, of a day alone its last second; None for none."""
     try:
-        return datetime.fromisoformat(text) if text else None
+        time = datetime.fromisoformat(text) if text else None
+        return time.replace(hour=23, minute=59, second=59) if time and len(text) == 10 else time
     except ValueError:
         raise CourseError(
             f"{where} {text!r} is no time; write 2026-11-20T23:59, or with a zone 2026-11-20T23:59+01:00"
@@ -71,14 +72,22 @@ def read_deadlines(path: Path | None, per_day: float, zone: tzinfo | None) -> di
         raise CourseError(f"there is no {relative(path)}; it has the columns {','.join(DEADLINES)}")
     for line, row in csv_rows(path, DEADLINES) if path else []:
         where = f"{relative(path)}, line {line}:"
-        name, student = exercise_folder(row["set"].strip()).name, row["student_id"].strip()
+        name, student = exercise_folder(row["set"].strip()).name, row["student_id"]
         due = moment(row["due"].strip(), where)
         if due is None:
             raise CourseError(f"{where} no time is given in the column due")
         late = found.get(name, Late(None, per_day, zone))
+        if student in late.extended or (not student and late.due):
+            raise CourseError(f"{where} a second time for {name}{' and ' + student if student else ''}; keep one row")
         if student:
             late = Late(late.due, per_day, zone, late.extended | {student: due})
         else:
             late = Late(due, per_day, zone, late.extended)
         found[name] = late
     return found
+
+
+def unknown(late: dict[str, Late], students) -> list[str]:
+    """A line for each extension of a student whom nobody knows: the row applies to nobody."""
+    rows = [(name, student) for name, rule in late.items() for student in rule.extended if student not in students]
+    return [f"warning: {name}: an extension for {student!r}, of whom there is no result" for name, student in rows]

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from course.files import write_atomically
+from course.grade.submission import normal
 from course.paths import CourseError, relative
 
 MARKS = "marks.csv"
@@ -77,7 +78,7 @@ def read_marks(path: Path, results: list[dict]) -> dict[str, dict[str, tuple[flo
     given: dict[str, dict[str, tuple[float, str]]] = {}
     for line, row in mark_rows(path):
         where = f"{relative(path)}, line {line}"
-        student, task = row["student_id"].strip(), row["task"].strip()
+        student, task = row["student_id"], row["task"].strip()
         if student not in known:
             raise CourseError(f"{where}: no result of a student {student!r}")
         if task not in known[student]:
@@ -122,7 +123,10 @@ def csv_rows(path: Path, columns: list[str]) -> list[tuple[int, dict[str, str]]]
             raise CourseError(
                 f"{relative(path)}, line {reader.line_num}: the columns {','.join(columns)} are due"
             )
-        rows.append((reader.line_num, row))
+        if "student_id" in row:
+            row["student_id"] = normal(row["student_id"])
+        if any(map(str.strip, row.values())):  # a spreadsheet leaves empty rows behind
+            rows.append((reader.line_num, row))
     return rows
 
 

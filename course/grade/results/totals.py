@@ -5,7 +5,7 @@ import io
 from pathlib import Path
 from statistics import mean, median
 
-from course.grade.results.late import Late
+from course.grade.results.late import Late, unknown
 from course.grade.results.results import read_results, unmarked
 from course.grade.systems.export import plain
 from course.paths import CourseError, relative
@@ -54,7 +54,7 @@ def totals(sets: dict, late: dict[str, Late], free: int, drop: int, roster=()) -
     writer = csv.DictWriter(out, rows[0], lineterminator="\n")
     writer.writeheader()
     writer.writerows(one | {"student_id": plain(one["student_id"])} for one in rows)
-    told = []
+    told = unknown(late, students)
     for name, results in sets.items():
         lost = [result["student"] for result in results if result["score"] is None]
         told += [waiting(name, results)] if waiting(name, results) else []

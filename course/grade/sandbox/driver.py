@@ -15,12 +15,14 @@ import resource
 import select
 import signal
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 if __name__ == "__main__":
     OPTIONS = json.loads(sys.argv[1])
     sys.path[:0] = OPTIONS["path"]
 
+from course.exercises.cells import new_names, run_cell
 from course.exercises.without import without
 from course.grade.sandbox import protocol
 from course.grade.sandbox.calls import close_calls
@@ -148,13 +150,13 @@ def answer(channel: Channel, request: dict) -> None:
 
 def names_after(channel: Channel, request: dict) -> dict:
     """All names after the cells ran in the notebook's order. An error in another task's cell is that task's alone."""
-    names = {"__name__": "exercise", "STUDENT": request["student"]}
+    names = new_names(STUDENT=request["student"])
     for task, code in request["cells"]:
         if task:
             channel.send("at", request["id"], task=task)
         try:
             with without(task, request.get("forbids", ()) if task == request["task"] else (), names):
-                exec(compile(code, f"<{task or 'given'}>", "exec"), names)
+                run_cell(task or "given", code, names)
         except BaseException:  # SystemExit too
             if task == request["task"]:
                 raise
@@ -163,13 +165,14 @@ def names_after(channel: Channel, request: dict) -> dict:
 
 
 def results(channel: Channel, request: dict, names: dict) -> list:
+    """For each tuple of arguments what the solution gives, and the arguments as it leaves them."""
     if request["harness"]:
         scope = {}
         exec(compile(request["harness"], "<harness>", "exec"), scope)
-        harness, s = scope[request["call"]], SimpleNamespace(**names)
-        return [harness(s, *args) for args in request["values"]]
-    what = names[request["call"]]
-    return [what(*args) if callable(what) else what for args in request["values"]]
+        function = partial(scope[request["call"]], SimpleNamespace(**names))
+    elif not callable(function := names[request["call"]]):
+        return [[function, args] for args in request["values"]]
+    return [[function(*args), args] for args in request["values"]]
 
 
 def refused(channel: Channel, request: dict, names: dict) -> str | None:

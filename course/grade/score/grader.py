@@ -49,6 +49,7 @@ class Grader:
             result |= {"sha256": submission.sha256, "solutions": submission.solutions}
             for task, text in submission.manual.items():
                 result["manual"][task]["text"] = text
+            result["message"] = clean("; ".join(submission.problems.values()))
             self.checks(found.student, submission, result)
             result["verdict"] = "graded"
         except Invalid as problem:
@@ -69,7 +70,9 @@ class Grader:
         broken: dict[str, Ended] = {}  # tasks whose cell alone does not end
         for check in self.made.checks:
             task = result["tasks"][check.task]
-            points, verdict, said = self.verdict(check, student, submission.solutions, broken)
+            points, verdict, said = 0.0, "invalid_cell", submission.problems.get(check.task, "")
+            if not said:
+                points, verdict, said = self.verdict(check, student, submission.solutions, broken)
             row = {"name": check.name, "points": round(points, 4), "max_points": float(check.points)}
             task["checks"].append(row | {"hidden": check.hidden, "verdict": verdict, "message": said})
             task["points"] = round(task["points"] + points, 4)
@@ -103,7 +106,7 @@ class Grader:
         for cell in self.made.cells:
             if cell.kind == "given":
                 cells.append(("", cell.source))
-            elif cell.kind == "solution" and cell.task not in broken:
+            elif cell.kind == "solution" and cell.task in solutions and cell.task not in broken:
                 cells.append((cell.task, solutions[cell.task]))
         return cells
 
@@ -115,10 +118,13 @@ class Grader:
         began = time.monotonic()  # what is due is computed while the sandbox works, and not in its time
         expected = local.results(check, local.names_of(self.made, self.made.solutions, student), arguments)
         got = self.answer(box, deadline + time.monotonic() - began)
-        if not isinstance(got, list) or len(got) != len(arguments):
+        pairs = isinstance(got, list) and len(got) == len(arguments)
+        if not pairs or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in got):
             raise Ended("bad_reply", "the reply has not the results that were asked for")
-        said = judged(check, got, expected, arguments)
-        if not said:
+        got, after = [given for given, _ in got], [args for _, args in got]
+        if not (said := judged(check, got, expected, arguments)):
+            if damage := local.damaged(self.made, check, arguments, after, student):
+                return 0.0, "failed", clean(damage)
             return float(check.points), "passed", ""
         misconception = local.misconception(self.made, check, got, arguments, student)
         return 0.0, "failed", clean(f"{misconception} ({said})" if misconception else said)

@@ -1,7 +1,12 @@
 """Grading in this process, of code that is ours: the tests of the exercises, and the reference for every submission."""
 
+import copy
+import inspect
 from functools import cache
 from types import SimpleNamespace
+
+import numpy as np
+import torch
 
 from course.exercises.checks import Check, CheckOfCheck, difference, drawn_for
 from course.exercises.sets import ExerciseSet
@@ -27,18 +32,58 @@ def names_of(made: ExerciseSet, solutions: dict[str, str], student: str) -> dict
 
 def results(check: Check, names: dict, arguments: list[tuple]) -> list:
     """What the solution gives for each tuple of inputs."""
-    if not check.harness:
-        what = names[check.call]
-        return [what(*copied(args)) if callable(what) else what for args in arguments]
-    scope = {}
-    exec(compiled(check.harness, f"<harness of {check.name}>"), scope)
-    harness = scope[check.call.__name__]
-    return [harness(SimpleNamespace(**names), *copied(args)) for args in arguments]
+    return [given for given, _ in calls(check, names, arguments)]
+
+
+def calls(check: Check, names: dict, arguments: list[tuple]) -> list[tuple]:
+    """The same, each with the arguments as the solution leaves them."""
+    own = [copied(args) for args in arguments]
+    if check.harness:
+        scope = {}
+        exec(compiled(check.harness, f"<harness of {check.name}>"), scope)
+        harness = scope[check.call.__name__]
+        return [(harness(SimpleNamespace(**names), *args), args) for args in own]
+    what = names[check.call]
+    return [(what(*args) if callable(what) else what, args) for args in own]
 
 
 def copied(args: tuple) -> tuple:
     """Of their own for each call: a solution may write into its arguments."""
-    return tuple(arg.clone() if hasattr(arg, "clone") else arg for arg in args)
+    return tuple(
+        arg.clone() if hasattr(arg, "clone") else copy.deepcopy(arg) if isinstance(arg, list | dict) else arg
+        for arg in args
+    )
+
+
+def damaged(made: ExerciseSet, check: Check, arguments: list, after: list, student: str) -> str:
+    """ "" if the arguments are what they were, or the task changes them; else which of them is another."""
+    if check.in_place:
+        return ""
+    function = check.call if check.harness else names_of(made, made.solutions, student)[check.call]
+    names = list(inspect.signature(function).parameters)[bool(check.harness) :] if callable(function) else []
+    for before, now in zip(arguments, after):
+        for number, (was, is_now) in enumerate(zip(before, now)):
+            if changed(was, is_now):
+                name = f"`{names[number]}`" if number < len(names) else f"number {number + 1}"
+                return f"it changes its argument {name} in place, but the caller still needs it as it was"
+    return ""
+
+
+def changed(was, now) -> bool:
+    """Whether a tensor, an array, or a list or dictionary of them has other contents. Other objects are not compared."""
+    if isinstance(was, list | tuple):
+        other = not isinstance(now, list | tuple) or len(was) != len(now)
+        return other or any(map(changed, was, now))
+    if isinstance(was, dict):
+        other = not isinstance(now, dict) or was.keys() != now.keys()
+        return other or any(changed(was[key], now[key]) for key in was)
+    if isinstance(was, torch.Tensor):
+        same = isinstance(now, torch.Tensor) and was.shape == now.shape and was.dtype == now.dtype
+        return not same or not torch.allclose(was.double(), now.double(), rtol=0, atol=0, equal_nan=True)
+    if isinstance(was, np.ndarray):
+        same = isinstance(now, np.ndarray) and was.shape == now.shape and was.dtype == now.dtype
+        return not same or was.tobytes() != now.tobytes()
+    return False
 
 
 def judged(check: Check, got: list, expected: list, arguments: list[tuple]) -> str:
@@ -61,11 +106,12 @@ def said_of(made: ExerciseSet, check, solutions: dict[str, str], student: str = 
             return killing(check, names)
         arguments = check.inputs(drawn_for(student, check))
         with without(check.task, forbids, names):
-            got = results(check, names, arguments)
+            pairs = calls(check, names, arguments)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     expected = results(check, names_of(made, made.solutions, student), arguments)
-    return judged(check, got, expected, arguments)
+    said = judged(check, [given for given, _ in pairs], expected, arguments)
+    return said or damaged(made, check, arguments, [args for _, args in pairs], student)
 
 
 def killing(check: CheckOfCheck, names: dict) -> str:

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 from course.grade.results.late import Late
 from course.grade.results.page import clean
 from course.grade.results.results import gradable, graded
+from course.grade.submission import normal
 from course.paths import CourseError, relative
 
 NBGRADER = "assignment duedate timestamp student_id last_name first_name email raw_score late_submission_penalty score max_score"
@@ -36,7 +37,7 @@ def read_roster(path: Path | None) -> dict[str, dict[str, str]]:
         raise CourseError(f"{relative(path)} is not in UTF-8: save it as CSV UTF-8") from None
     if not rows or not set(PERSON) <= set(rows[0]):
         raise CourseError(f"{relative(path)}: a roster has the columns {', '.join(PERSON)}")
-    return {row["student_id"]: row for row in rows}
+    return {normal(row["student_id"]): row for row in rows}
 
 
 def nbgrader(results: list[dict], late: Late, roster: dict[str, dict[str, str]]) -> str:

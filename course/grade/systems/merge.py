@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from course.grade.submission import normal
 from course.paths import CourseError
 
 FIELD = '"(?:[^"]|"")*"|[^{}\\r\\n]*'
@@ -129,7 +130,7 @@ def count(found: list) -> int:
 
 def student_of(row: list[str], column: int, scores: dict[str, float]) -> str | None:
     """The result that a row belongs to. Moodle's Identifier is "Participant 123", its files' number 123."""
-    value = row[column].strip() if column < len(row) else ""
+    value = normal(row[column]) if column < len(row) else ""
     tries = (value, re.sub(r"^\D+ (?=\d+$)", "", value), value.partition("@")[0])
     return next((t for t in tries if t in scores), None)
 

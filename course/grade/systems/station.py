@@ -17,7 +17,7 @@ from course.files import write_atomically
 from course.grade.sandbox import sandbox
 from course.grade.sandbox.warm import Options
 from course.grade.score.grader import Grader
-from course.grade.submission import Found, cells_of, regular_file
+from course.grade.submission import Found, cells_of, normal, regular_file, texts_of
 from course.grade.systems import export
 
 
@@ -80,10 +80,10 @@ def who(system: str, place: Place, found: Found, made: ExerciseSet) -> str:
         users = metadata(place).get("users", [])
         return ",".join(sorted(user["email"] for user in users)) or "unknown"
     try:
-        text = cells_of(regular_file(found.path), made)[0]["student"]
-        student = str(ast.literal_eval(ast.parse(text).body[-1].value))
+        texts, _ = texts_of(cells_of(regular_file(found.path)), {"student": "solution"})
+        student = str(ast.literal_eval(ast.parse(texts["student"]).body[-1].value))
         student.encode()
-        return student
+        return normal(student)
     except Exception:  # whatever stands there: it is a stranger's text
         return "unknown"
 

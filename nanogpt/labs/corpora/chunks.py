@@ -195,7 +195,11 @@ def adopt(folder: Path, tokenizer: str | os.PathLike = "gpt2") -> dict:
     for path in sorted(folder.glob("*.npy")):
         if not path.with_suffix(".bin").exists():
             write_shard(path.with_suffix(".bin"), np.load(path, mmap_mode="r"))
-    paths = {split: sorted(folder.glob(f"*{split}*.bin")) for split in SPLITS}
+    there = sorted(folder.glob("*.bin"))
+    paths = {  # latest_train_0.bin is no test
+        split: [path for path in there if re.search(rf"(?<![a-z]){split}(?![a-z])", path.stem.lower())]
+        for split in SPLITS
+    }
     if not any(paths.values()):
         raise ValueError(f"{folder} has no .bin or .npy file with train, val or test in its name")
     splits = {split: split_of_others(found, ours) for split, found in paths.items()}

@@ -6,13 +6,53 @@ Exported from notebooks/17d_assembly.ipynb.
 from importlib import import_module
 from pathlib import Path
 
-from nanogpt.config import Data
-from nanogpt.labs.corpora.sources import KINDS, blocks_in, cut_files, find_files
+from nanogpt.config import Config, Data, is_default
+from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files, is_packed, kind_of
 from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.labs.corpora.text import LEARN, prepare_text
+from nanogpt.shards import file_sha256, load_manifest
 from nanogpt.tokenizer import BPETokenizer
 
 LARGE = 1 << 28  # bytes of a text that are not read as a whole
+
+
+def check(config: Config) -> None:
+    """ValueError where a key describes a text to prepare, and there is none, so that the key would have no effect."""
+    own = ["data.tokenizer"] if config.data.source == "stories" else []  # which have their own
+    for key in ["data.val", "data.paragraphs", *own]:
+        if config.data.source in (None, "stories") and not is_default(config, key):
+            raise ValueError(
+                f"{key} describes a text, and data.source={config.data.source} is none; leave it out"
+            )
+
+
+def is_small(source: Path) -> bool:
+    """Whether a source is one text that can be read as a whole."""
+    plain = source.is_file() and not is_packed(source) and kind_of(source) in ("text", None)
+    return plain and source.stat().st_size < LARGE
+
+
+def refuse_other_data(data: Data, manifest: dict) -> None:
+    """ValueError if shards were made of something else than the configuration names. What the manifest does not say is not compared."""
+    source, made = Path(data.source), manifest
+    if isinstance(manifest["source"], dict) or data.source == "stories":
+        name = manifest["source"] if isinstance(manifest["source"], str) else "stories"
+        made, asked = {"source": name}, {"source": data.source}
+    else:
+        asked = {"val": data.val, "paragraphs": data.paragraphs}
+        if not manifest["source"].endswith(", adopted"):  # chapter 16b: shards of another program
+            asked["source"], made = source.name, manifest | {"source": manifest["source"].split(", ")[0]}
+        if is_small(source) and "chunk" not in manifest:
+            asked["source_sha256"] = [file_sha256(source)]
+        if isinstance(data.tokenizer, int):
+            asked["vocab_size"] = data.tokenizer
+        else:
+            coder = BPETokenizer.gpt2() if data.tokenizer == "gpt2" else BPETokenizer.load(data.tokenizer)
+            asked["fingerprint"] = coder.fingerprint
+    for key, now in asked.items():
+        if (was := made.get(key, now)) != now:
+            remedy = "choose another data.dir, or set data.source=null to train on what is there"
+            raise ValueError(f"{data.dir} holds shards whose {key} is {was}, not {now}; {remedy}")
 
 
 def make_large(data: Data) -> None:
@@ -27,11 +67,16 @@ def make_large(data: Data) -> None:
 
 
 def make_data(data: Data) -> None:
-    """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own."""
+    """Make the shards of data.dir from data.source: the course's stories, or a text with a tokenizer of its own.
+
+    Where there are some, they must be of this source (ValueError).
+    """
     source, folder = Path(data.source), Path(data.dir)
-    if data.source == "stories":
+    if (folder / "manifest.json").exists():
+        refuse_other_data(data, load_manifest(folder))
+    elif data.source == "stories":
         ensure_corpus(folder)
-    elif source.is_file() and KINDS.get(source.suffix, "text") == "text" and source.stat().st_size < LARGE:
+    elif is_small(source):
         prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)
     else:
         make_large(data)

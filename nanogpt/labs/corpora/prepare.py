@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import signal
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from tqdm import tqdm
 
 from nanogpt.files import alone_in
 from nanogpt.labs.corpora.chunks import CHUNKS, adopt, finished, make_chunk, merge_chunks, shards_in
-from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files
+from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, remarks
 from nanogpt.labs.corpora.splits import split_of
 from nanogpt.labs.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
 from nanogpt.labs.formats.megatron import shards_to_megatron
@@ -196,6 +197,8 @@ def report(manifest: dict) -> str:
         lines.append(
             "nothing is left for validation, and training needs it: give a larger --val, or --paragraphs"
         )
+    if not manifest["splits"]["train"]["tokens"]:
+        lines.append("nothing is left to train on: give a smaller --val and --test")
     return "\n".join(lines)
 
 
@@ -205,6 +208,8 @@ def run(args: argparse.Namespace) -> None:
     options = vars(args) | {"out": out}
     also = FORMATS[options.pop("format")]
     try:
+        for line in remarks(args.source) if args.source.exists() and not args.adopt else ():
+            print(line, file=sys.stderr)
         manifest = adopt(args.source, args.tokenizer) if options.pop("adopt") else prepare(**options)
         if manifest and also:
             also(out, manifest)

@@ -4,28 +4,76 @@ Exported from notebooks/16_real_text.ipynb.
 """
 
 import csv
+import gzip
 import hashlib
 import io
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 from nanogpt.labs.corpora.cuts import bytes_between, line_of, safe_cut, seek_cut
 from nanogpt.labs.corpora.splits import split_of
+from nanogpt.labs.corpora.text import SEPARATOR
 from nanogpt.shards import file_sha256
 
-KINDS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+KINDS = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+PACKED = ".gz", ".zst"  # endings of files that are unpacked when they are read
 PLACES = {  # where a match ends, a file may be cut
-    "paragraphs": re.compile(rb"[^\r\n][\r\n]*?\n\r?\n[\r\n]*(?=[^\r\n])"),
+    "paragraphs": re.compile(rb"\S[^\S\n]*\n(?:[^\S\n]*\n)+(?=[^\S\n]*\S)"),
+    "separated": re.compile(rb"(?<=\n)<\|endoftext\|>[ \t\r]*\n"),
     "jsonl": re.compile(rb"\n"),
     "csv": re.compile(rb"\n"),
 }
+
+
+def is_packed(path: Path) -> bool:
+    return path.suffix.lower() in PACKED
+
+
+def kind_of(path: Path) -> str | None:
+    """What a file is, by its name; None if the name does not say."""
+    plain = path.with_suffix("") if is_packed(path) else path
+    return KINDS.get(plain.suffix.lower())
+
+
+def opened(path: Path) -> BinaryIO:
+    """A file's bytes, unpacked."""
+    if path.suffix.lower() == ".zst":
+        import pyarrow
+
+        return pyarrow.input_stream(str(path), compression="zstd")
+    return gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb")
+
+
+def beginning(path: Path, size: int = 1 << 20) -> bytes:
+    """The first bytes of what is in a file."""
+    try:
+        with opened(path) as file:
+            return file.read(size)
+    except (EOFError, OSError, ValueError, ImportError) as error:
+        raise ValueError(f"{path} cannot be unpacked ({error}); .zst needs pyarrow") from None
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """A file with what is in a packed one, as long as the block lasts. ValueError if it cannot be unpacked."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder, path.stem)
+        try:
+            with opened(path) as file, plain.open("wb") as out:
+                shutil.copyfileobj(file, out, 1 << 20)
+        except (EOFError, OSError, ValueError, ImportError) as error:
+            raise ValueError(f"{path} cannot be unpacked ({error}); .zst needs pyarrow") from None
+        yield plain
 
 
 def first_cut(kind: str, text: bytes, at: int = 1, quoted: bool = False) -> int | None:
@@ -53,8 +101,10 @@ def parquet(path: Path, column: str = "text") -> Iterator[tuple]:
             first = [file.metadata.row_group(i).column(0) for i in range(file.num_row_groups)]
             yield file, [column.dictionary_page_offset or column.data_page_offset for column in first]
     except (ImportError, ValueError, LookupError, TypeError) as error:
-        needs = f"reading needs pyarrow and a column of strings named {column} (--column names another)"
-        raise ValueError(f"{path}: {needs} ({' '.join(str(error).split())})") from None
+        needs = (
+            f"it needs pyarrow, a whole file and a column of strings named {column} (--column names another)"
+        )
+        raise ValueError(f"{path}: {' '.join(str(error).split())}; {needs}") from None
 
 
 def next_cut(path: Path, kind: str, start: int, at: int) -> int:
@@ -73,7 +123,7 @@ class Span:
     """A stretch of a file, from a place where it may be cut to another, in bytes."""
 
     path: Path
-    kind: str  # "text", "paragraphs", "jsonl", "csv" or "parquet"
+    kind: str  # "text", "paragraphs", "separated", "jsonl", "csv" or "parquet"
     start: int
     stop: int
     split: str | None = None  # None: each document's hash decides
@@ -86,13 +136,16 @@ def cut_files(
     """The chunks: the files one after another, cut after about every `size` bytes."""
     spans, room = [], size
     for path in files:
-        kind, split, start, end = KINDS.get(path.suffix.lower(), "text"), None, 0, path.stat().st_size
-        if kind == "text" and paragraphs:
+        kind, split, start, end = kind_of(path) or "text", None, 0, path.stat().st_size
+        if kind == "text" and PLACES["separated"].search(beginning(path)):  # as in TinyStories
+            kind = "separated"
+        elif kind == "text" and paragraphs:
             kind = "paragraphs"
         elif kind == "text":  # one document; a single file cannot be divided
             split = split_of(bytes.fromhex(file_sha256(path)), val, test) if len(files) > 1 else "train"
         while start < end:
-            stop = end if start + room >= end else next_cut(path, kind, start, start + room)
+            whole = is_packed(path) or start + room >= end
+            stop = end if whole else next_cut(path, kind, start, start + room)
             spans.append(Span(path, kind, start, stop, split, column))
             start, room = stop, room - (stop - start)
             if room <= 0:
@@ -113,11 +166,14 @@ def hash_of(spans: list[Span]) -> str:
 
 
 def from_jsonl(raw: bytes, column: str) -> Iterator[str]:
-    """The document in each line. ValueError(n, what) if line n, counted from 0, has none."""
+    """The document in each line, null being none. ValueError(n, what) if line n, counted from 0, has no text.
+
+    Half a surrogate pair is no character: U+FFFD takes its place, as in tiktoken.
+    """
     for n, line in enumerate(raw.split(b"\n")):
         try:
             text = json.loads(line)[column] if line.strip() else ""
-            text.encode()
+            text = "" if text is None else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             raise ValueError(n, f"not a JSON object with a string under {column!r}") from None
         yield text
@@ -137,7 +193,7 @@ def from_csv(raw: bytes, at: int, path: Path, column: str) -> Iterator[str]:
             if len(row) != len(names):
                 raise ValueError(rows.line_num - 1, f"{len(row)} fields under a header of {len(names)}")
             text = row[names.index(column)]
-            if text.lower() == "nan":
+            if text in ("nan", "NaN"):  # what programs write for a missing value; Nan may be a name, or bread
                 raise ValueError(
                     rows.line_num - 1, f"{text!r} is a missing value, not a text; leave it empty"
                 )
@@ -166,12 +222,23 @@ def documents_in(span: Span, at: int, raw: bytes) -> Iterable[str]:
     if span.kind == "csv":
         return list(from_csv(raw, at, span.path, span.column))[at == 0 :]  # without the header
     raw.decode()
+    if span.kind == "separated":
+        return map(str.strip, SEPARATOR.split(raw.decode("utf-8-sig")))
+    if at == 0:  # without the mark at its beginning that Windows writes
+        raw = raw.removeprefix(b"\xef\xbb\xbf")
     cuts = [found.end() for found in PLACES["paragraphs"].finditer(raw)] if span.kind == "paragraphs" else []
     return [raw[a:b].decode() for a, b in pairwise([0, *cuts, len(raw)])]
 
 
 def blocks_in(span: Span, block: int) -> Iterator[tuple[bool, list[str]]]:
     """Its texts, about `block` bytes at a time: whether documents begin with them, and they."""
+    if is_packed(span.path):
+        with unpacked(span.path) as plain:
+            try:
+                yield from blocks_in(replace(span, path=plain, stop=plain.stat().st_size), block)
+            except ValueError as error:
+                raise ValueError(str(error).replace(str(plain), str(span.path))) from None
+        return
     at = span.start
     if span.kind == "parquet":
         yield from ((True, texts) for texts in from_parquet(span))
@@ -194,19 +261,49 @@ def refuse(error: OSError) -> None:
     raise error
 
 
-def find_files(source: Path) -> list[Path]:
-    """The source itself, or all .txt, .jsonl, .csv and .parquet files below it, in the order of their names.
+def paths_below(folder: Path) -> Iterator[Path]:
+    """The files below a folder, and the links to other folders, which are not followed.
 
-    What is hidden is left out, and what the course makes: folders `data/built`.
+    What is hidden is passed over, and what the course makes: folders `data/built`.
     """
+    for at, below, names in os.walk(folder, onerror=refuse):
+        here = Path(at).resolve().name
+        below[:] = [name for name in below if name[0] != "." and (here, name) != ("data", "built")]
+        links = [name for name in below if Path(at, name).is_symlink()]
+        yield from (Path(at, name) for name in [*names, *links] if name[0] != ".")
+
+
+def find_files(source: Path) -> list[Path]:
+    """The source itself, or all files below it whose names say what they are, in the order of the names; packed ones, too."""
     if not source.exists():
         raise FileNotFoundError(f"{source} does not exist; give a file (.txt, .jsonl ...) or a folder")
-    files = [] if source.is_dir() else [source]
-    for folder, below, names in os.walk(source, onerror=refuse) if not files else ():
-        here = Path(folder).resolve().name
-        below[:] = [name for name in below if name[0] != "." and (here, name) != ("data", "built")]
-        files += [Path(folder, n) for n in names if n[0] != "." and Path(n).suffix.lower() in KINDS]
-    files = sorted(path for path in files if path.is_file())
+    there = paths_below(source) if source.is_dir() else [source]
+    files = sorted(path for path in there if path.is_file() and (kind_of(path) or path == source))
     if not any(path.stat().st_size for path in files):
         raise ValueError(f"{source} is empty: no {', '.join(KINDS)} file with anything in it")
     return files
+
+
+def about(path: Path) -> str | None:
+    """Why a path is left out, or what is remarkable about its text; None if nothing is."""
+    if not path.is_file():
+        return "left out: a link to a folder" if path.is_dir() else "left out: a link to nothing"
+    if (kind := kind_of(path)) not in ("text", None):
+        return None
+    if kind is None:
+        return f"left out: its name does not end in {', '.join(KINDS)}, with or without {' or '.join(PACKED)}"
+    text = beginning(path)
+    if PLACES["separated"].search(text):
+        return "a document ends at each line <|endoftext|>"
+    return "has line ends of Windows, of which each has one character more" if b"\r\n" in text else None
+
+
+def remarks(source: Path, shown: int = 5) -> Iterator[str]:
+    """A line for each thing in a source that its owner may not expect."""
+    if source.is_file() and kind_of(source) is None:
+        yield f"{source}: read as plain text, since its name does not end in {', '.join(KINDS)}"
+    paths = sorted(paths_below(source)) if source.is_dir() else [source] if kind_of(source) else []
+    said = [f"{path}: {what}" for path in paths if (what := about(path))]
+    yield from said[:shown]
+    if len(said) > shown:
+        yield f"and {len(said) - shown} more such files"

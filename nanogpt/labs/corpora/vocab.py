@@ -63,13 +63,25 @@ def write_vocab(tokenizer: BPETokenizer, folder: str | os.PathLike) -> None:
             file.write(text.encode())
 
 
+def stored_vocab(folder: Path) -> tuple[dict[str, int], list[str]]:
+    """The ids of all tokens, and the lines of the merges. Newer programs write both into one tokenizer.json, with more about it."""
+    if (folder / "vocab.json").exists() or not (folder / "tokenizer.json").exists():
+        ids = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+        lines = (folder / "merges.txt").read_text(encoding="utf-8")
+        return ids, [line for line in lines.split("\n")[lines.startswith("#version") :] if line]
+    saved = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    cut, model = saved["pre_tokenizer"], saved["model"]
+    if saved["normalizer"] or cut["type"] != "ByteLevel" or cut["add_prefix_space"]:
+        raise ValueError("it changes or cuts a text in another way than GPT-2")
+    added = {token["content"]: token["id"] for token in saved["added_tokens"]}
+    return model["vocab"] | added, [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+
+
 def read_vocab(folder: str | os.PathLike) -> BPETokenizer:
-    """What vocab.json and merges.txt hold; OSError or ValueError in one sentence if they are not of GPT-2's kind."""
+    """The tokenizer of a Hugging Face folder; OSError or ValueError in one sentence if it is not of GPT-2's kind."""
     known = {character: byte for byte, character in enumerate(byte_characters())}
-    paths = [Path(folder) / name for name in ("vocab.json", "merges.txt")]
-    saved, lines = [path.read_text(encoding="utf-8") for path in paths]
     try:
-        ids = json.loads(saved)
+        ids, lines = stored_vocab(Path(folder))
         special = [name for name in ids if re.fullmatch(r"<\|.*\|>", name)]
         vocab = [bytes(known[c] for c in name) for name in sorted(ids, key=ids.get) if name not in special]
         tokenizer = BPETokenizer(vocab, special=sorted(special, key=ids.get))
@@ -77,19 +89,26 @@ def read_vocab(folder: str | os.PathLike) -> BPETokenizer:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         whole = False
     if not whole:
-        raise ValueError(f"{paths[0]} does not give bytes, merges and last {EOT} their ids, from 0 on")
-    lines = [line for line in lines.split("\n")[lines.startswith("#version") :] if line]
+        raise ValueError(
+            f"{folder}: its vocabulary does not give bytes, merges and last {EOT} their ids, from 0 on"
+        )
     if lines != (needed := merge_lines(vocab)):
-        what = f"{len(lines):,} merges, but vocab.json needs {len(needed):,} in its order"
-        raise ValueError(f"{paths[1]} has {what}; without them, bytes stay single: copy both again")
+        what = f"{len(lines):,} merges, but its vocabulary needs {len(needed):,} in its order"
+        raise ValueError(f"{folder} has {what}; without them, bytes stay single: copy both again")
     return tokenizer
+
+
+def read_tokenizer(name: str | os.PathLike) -> BPETokenizer:
+    """GPT-2's tokenizer for "gpt2", that of a Hugging Face folder, or that of chapter 01's tokenizer.json."""
+    if str(name) == "gpt2":
+        return BPETokenizer.gpt2()
+    return read_vocab(name) if Path(name).is_dir() else BPETokenizer.load(name)
 
 
 def load_tokenizer(name: str | os.PathLike) -> tuple:
     """The tokenizer as tiktoken runs it in Rust, and as chapter 01 has it; OSError or ValueError in one sentence."""
     try:
-        load = read_vocab if Path(name).is_dir() else BPETokenizer.load
-        ours = BPETokenizer.gpt2() if str(name) == "gpt2" else load(name)
+        ours = read_tokenizer(name)
     except OSError as error:
         if str(name) != "gpt2":
             raise

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from nanogpt.evaluate import evaluating, windows
+from nanogpt.evaluate import evaluating, first_choice, windows
 
 
 def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> list[bool]:
@@ -18,7 +18,7 @@ def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> 
     right = []
     for start, new, stop in windows(ids, T, eot):
         logits, _ = model(torch.from_numpy(ids[None, start:stop]).to(device))
-        best = logits[0, new - start :].argmax(-1).cpu().numpy()
+        best = first_choice(logits[0, new - start :]).cpu().numpy()
         right += (best == ids[new + 1 : stop + 1]).tolist()
     return right
 

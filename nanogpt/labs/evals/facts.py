@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from nanogpt.evaluate import evaluating
+from nanogpt.evaluate import evaluating, first_choice
 from nanogpt.labs.corpora.stories import (
     Count,
     Draw,
@@ -81,7 +81,7 @@ def read_story(model: torch.nn.Module, tokenizer, text: str) -> list[Token]:
         logits = model(ids[None, :-1].to(device))[0][0].float().cpu()  # (T, V)
     nats = F.cross_entropy(logits, ids[1:], reduction="none").tolist()
     tokens, end = [], 0
-    for i, cost, best in zip(ids[1:].tolist(), nats, logits.argmax(-1).tolist()):
+    for i, cost, best in zip(ids[1:].tolist(), nats, first_choice(logits).tolist()):
         piece = "" if i == tokenizer.eot else tokenizer.decode([i])
         start, end = end, end + len(piece)
         tokens.append(Token(piece, start, end, cost, tokenizer.decode([best])))

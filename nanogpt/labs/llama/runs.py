@@ -20,7 +20,7 @@ from nanogpt.labs.plan.dryrun import say_time
 from nanogpt.labs.roofline.clock import Roofline, measure_roofline, timings
 from nanogpt.labs.tuning.lora import add_lora, lora_parameters
 from nanogpt.precision import READS, LossScaler
-from nanogpt.pretrained import config_from_hf, load_pretrained, read_json
+from nanogpt.pretrained import config_from_hf, is_ours, load_pretrained, read_json
 from nanogpt.shards import load_manifest
 from nanogpt.training import scale_init, train_step
 from nanogpt.weights import classes_of, load_model
@@ -78,11 +78,8 @@ def refuse_other_llama(config, shape, vocab_size: int) -> None:
 def load_given(config, manifest: dict) -> Llama:
     """The model of init_from, in float32. ValueError if the run cannot begin with it."""
     folder = pick_checkpoint(config.init_from)
-    file = folder / "config.json"
-    ours = file.exists() and "model_type" not in read_json(file)
-    if ours:
-        build.refuse_other_words(config, folder, manifest)
-    model = load_model(folder) if ours else load_pretrained(config.init_from)
+    build.refuse_other_words(config, folder, manifest)
+    model = load_model(folder) if is_ours(folder) else load_pretrained(config.init_from)
     refuse_other_llama(config, model.config, manifest["vocab_size"])
     return model.float()
 

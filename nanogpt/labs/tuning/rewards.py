@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanogpt.evaluate import evaluating
+from nanogpt.evaluate import evaluating, first_choice
 from nanogpt.labs.corpora.stories import Story
 from nanogpt.model import GPT
 
@@ -66,7 +66,7 @@ def share_right(model: nn.Module, asked: Sequence[Question], B: int = 32) -> dic
     with evaluating(model) as device:
         for i in range(0, len(asked), B):
             logits, answers = answer_logits(model, *answers_only(asked[i : i + B], device))
-            first += (logits.argmax(-1) == answers).sum().item()
+            first += (first_choice(logits) == answers).sum().item()
             drawn += logits.float().softmax(-1).gather(1, answers[:, None]).sum().item()
     return {"first": first / len(asked), "drawn": drawn / len(asked)}
 
