@@ -1,10 +1,9 @@
 """GPT-2 in PyTorch, as the course's notebooks build it.
 
     from nanogpt import GPT, BPETokenizer
+    from nanogpt.sampling import complete
 
-    model, tokenizer = GPT.from_pretrained("gpt2"), BPETokenizer.gpt2()
-    ids = torch.tensor([tokenizer.encode("One sunny day,")])
-    print(tokenizer.decode(model.generate(ids, 40)[0].tolist()))
+    print(complete(GPT.from_pretrained("gpt2"), BPETokenizer.gpt2(), "One sunny day,", 40))
 
 Read it in this order: device, tokenizer, files, shards, data; model, pretrained; optim, precision, training, evaluate;
 weights, metrics, checkpoint, sampling; config, distributed, build, trainer, cli. `nanogpt.labs` has what the chapters build

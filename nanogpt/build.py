@@ -18,7 +18,7 @@ from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.distributed import Ranks
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
-from nanogpt.pretrained import from_hf, is_ours, words_beside
+from nanogpt.pretrained import from_hf, is_ours
 from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
@@ -78,10 +78,10 @@ def new_shape(config: Config, vocab_size: int) -> GPTConfig:
 
 def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
     """ValueError if init_from has another tokenizer than the one that made the shards: ids would mean other words."""
-    if (words := words_beside(folder)) is None:
+    vocab = import_module("nanogpt.labs.corpora.vocab")
+    if (words := vocab.words_beside(folder)) is None:
         return
-    theirs = import_module("nanogpt.labs.corpora.vocab").read_tokenizer(words).fingerprint
-    if theirs != manifest["fingerprint"]:
+    if (theirs := vocab.read_tokenizer(words).fingerprint) != manifest["fingerprint"]:
         made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
         learned = f"init_from={config.init_from} learned {theirs[:8]}"
         raise ValueError(f"{made}, {learned}; set data.tokenizer={words} and a new data.dir")

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 from tqdm import tqdm
 
 from nanogpt.model import GPT
@@ -28,14 +27,6 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
     finally:
         for module in training:
             module.training = True
-
-
-def first_choice(logits: Tensor) -> Tensor:
-    """The likeliest id, along the last dimension. FloatingPointError if a logit is NaN: argmax would choose an id all the same."""
-    best = logits.max(-1)
-    if best.values.isnan().any():
-        raise FloatingPointError("the model's logits are NaN: training or its file failed")
-    return best.indices
 
 
 def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, int]]:

@@ -223,19 +223,6 @@ class GPT(nn.Module):
 
         return from_hf(name_or_dir, **options)
 
-    def generate(self, idx: Tensor, max_new_tokens: int, **options) -> Tensor:
-        """Continue idx (B, T): (B, T + max_new_tokens). options: temperature, top_k ... of nanogpt.sampling.stream_batch.
-
-        With `stop`, a text that has ended is filled up with a stop token, and nothing is added when all have ended.
-        """
-        from nanogpt.sampling import stream_batch  # here: sampling imports the model
-
-        end = min(options.get("stop", ()), default=0)
-        columns = list(stream_batch(self, idx.tolist(), max_new_tokens, **options))
-        filled = [[end if i is None else i for i in ids] for ids in columns]
-        new = idx.new_tensor(filled).view(-1, len(idx)).T  # (B, max_new_tokens)
-        return torch.cat([idx, new], 1)
-
 
 @singledispatch
 def params_by_part(config: GPTConfig) -> dict[str, int]:

@@ -45,13 +45,7 @@ ONE_VALUE = {
 
 
 # And this says what the file is for, how it was made, or what only training needs: no logit depends on it.
-NO_EFFECT = {*"""
-_name_or_path architectures attn_pdrop bos_token_id chunk_size_feed_forward dtype embd_pdrop eos_token_id finetuning_task
-gradient_checkpointing id2label initializer_range is_decoder is_encoder_decoder label2id n_ctx num_labels
-output_attentions output_hidden_states output_past pad_token_id problem_type reorder_and_upcast_attn resid_pdrop
-return_dict summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
-task_specific_params tokenizer_class torch_dtype torchscript transformers_version unk_token_id use_cache
-""".split()}  # fmt: skip
+NO_EFFECT = {*["_name_or_path", "architectures", "attn_pdrop", "bos_token_id", "chunk_size_feed_forward", "dtype", "embd_pdrop", "eos_token_id", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "n_ctx", "num_labels", "output_attentions", "output_hidden_states", "output_past", "pad_token_id", "problem_type", "reorder_and_upcast_attn", "resid_pdrop", "return_dict", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "unk_token_id", "use_cache"]}  # fmt: skip
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SIZE_NAMES = {"block_size": "n_positions"} | {n: n for n in ("vocab_size", "n_layer", "n_head", "n_embd")}
 
@@ -237,12 +231,3 @@ def is_ours(folder: Path) -> bool:
     """Whether save_model wrote the model in a folder, and not Hugging Face's library."""
     config = folder / "config.json"
     return config.is_file() and "model_type" not in read_json(config)
-
-
-def words_beside(place: Path) -> Path | None:
-    """The tokenizer beside a model's weights: our tokenizer.json, or the folder of a Hugging Face vocabulary. None if there is none."""
-    if is_ours(place):
-        own = place / "tokenizer.json"
-        return own if own.exists() else None
-    folder = find_checkpoint(place.as_posix())[0].parent
-    return folder if any((folder / name).exists() for name in ("vocab.json", "tokenizer.json")) else None

@@ -19,7 +19,7 @@ from nanogpt.checkpoint import pick_checkpoint
 from nanogpt.device import pick_device
 from nanogpt.evaluate import evaluating
 from nanogpt.model import GPT
-from nanogpt.pretrained import is_ours, load_pretrained, words_beside
+from nanogpt.pretrained import is_ours, load_pretrained
 from nanogpt.tokenizer import EOT, BPETokenizer
 from nanogpt.weights import load_model
 
@@ -207,13 +207,14 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
         lora, beside = import_module("nanogpt.labs.tuning.lora"), folder / "tokenizer.json"
         model, tokenizer = load(lora.base_of(folder), tokenizer or (beside if beside.exists() else None))
         return lora.merge(lora.load_adapter(model, folder)), tokenizer
+    vocab = import_module("nanogpt.labs.corpora.vocab")
     model = load_model(folder) if is_ours(folder) else load_pretrained(checkpoint)
-    tokenizer = tokenizer or words_beside(folder)
+    tokenizer = tokenizer or vocab.words_beside(folder)
     if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
         tokenizer = "gpt2"
     if tokenizer is None:
         raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, import_module("nanogpt.labs.corpora.vocab").read_tokenizer(tokenizer)
+    return model, vocab.read_tokenizer(tokenizer)
 
 
 def parser() -> ArgumentParser:

@@ -27,6 +27,7 @@ def digest(config: dict, weights: bytes) -> str:
 
 def save_model(model: GPT, folder: str | Path) -> None:
     """Write model.safetensors and config.json, with the SHA-256 of both, into a folder, each atomically."""
+    model = getattr(model, "_orig_mod", model)  # chapter 11's torch.compile puts another module around it
     config = asdict(model.config)
     tensors = {n: p.detach().cpu().contiguous() for n, p in model.named_parameters()}  # tied ones come once
     weights = save(tensors)

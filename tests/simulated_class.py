@@ -41,7 +41,7 @@ def submissions(made: ExerciseSet, released: Path, folder: Path) -> dict[str, st
     twice["cells"].append(next(c for c in twice["cells"] if c.get("id") == first))
     (folder / "sven_2026-11-20T18-30.ipynb").write_text(json.dumps(twice), encoding="utf-8")
     (folder / "tara_2026-11-20T18-30.ipynb").write_text("%PDF-1.4 not a notebook", encoding="utf-8")
-    return {name: due for name, (due, _) in by_name.items()} | {"sven": "invalid", "tara": "invalid"}
+    return {name: due for name, (due, _) in by_name.items()} | {"sven": "part", "tara": "invalid"}
 
 
 LONG_WAY = """\

@@ -45,7 +45,9 @@ class Check:
     tolerance: float = 1e-5
     judge: Callable | None = None
     seconds: float = 10.0
-    in_place: bool = False  # the task says that arguments are changed; else a solution must leave them as they are
+    in_place: bool = (
+        False  # the task says that arguments are changed; else a solution must leave them as they are
+    )
 
     @cached_property
     def harness(self) -> str:

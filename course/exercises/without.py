@@ -167,7 +167,7 @@ def operation(task: str, what: str):
     """PyTorch's own kernel for the CPU gives way to one that raises: below all the names that Python has for it."""
     import torch
 
-    namespace, _, name = what.partition("::")
+    namespace = what.partition("::")[0]
 
     def refusing(*args, **kwargs):
         raise Forbidden(sentence(task, what))

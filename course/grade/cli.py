@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import re
 from pathlib import Path
 
 from course.grade.results.page import clean
@@ -53,6 +54,9 @@ ABOUT = {  # what each command does, in full, and an example
         "course grade bundle gradescope 04 --out gradescope-04.zip",
     ),
 }
+
+
+ODD = re.compile(r"_late_|-copy\d|(^|_)\d\d[a-z]?_[a-z]+|\(\d\)", re.IGNORECASE)  # a system's or a set's name
 
 
 def parser() -> argparse.ArgumentParser:
@@ -135,6 +139,10 @@ def call_run(args) -> int:
     backend = "bubblewrap" if args.template else sandbox.choose(args.backend, args.trusted, args.image)
     if backend == "bubblewrap" and args.jobs == 1 and args.words:
         anew.begin(["grade", *args.words], preload(folder))  # comes back here with a template
+    if odd := [one.student for one in found if ODD.search(one.student)]:
+        print(
+            f"warning: {len(odd)} of the names do not look like students; see --pattern: {clean(', '.join(odd[:5]))}"
+        )
     if others:
         print(f"{len(others)} files are no submissions by their names: {clean(', '.join(others[:5]))}")
     if backend == "container":

@@ -178,7 +178,9 @@ def text_of(task: str, kind: str, cells: list[dict]) -> str:
     if not cells:
         raise Invalid(f"the {what} {task} is missing: its metadata or the cell itself was removed")
     if len(cells) > 1:
-        raise Invalid(f"the {what} {task} is there {len(cells)} times: merge them (Shift-M in JupyterLab), or delete all but one")
+        raise Invalid(
+            f"the {what} {task} is there {len(cells)} times: merge them (Shift-M in JupyterLab), or delete all but one"
+        )
     if cells[0].get("cell_type") != ("code" if kind == "solution" else "markdown"):
         raise Invalid(f"the {what} {task} was made a cell of another kind")
     source = cells[0].get("source")

@@ -342,7 +342,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nanogpt.model import GPT
 from nanogpt.shards import document_starts
@@ -360,16 +359,6 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
     finally:
         for module in training:
             module.training = True
-
-
-# %%
-#| export evaluate
-def first_choice(logits: Tensor) -> Tensor:
-    """The likeliest id, along the last dimension. FloatingPointError if a logit is NaN: argmax would choose an id all the same."""
-    best = logits.max(-1)
-    if best.values.isnan().any():
-        raise FloatingPointError("the model's logits are NaN: training or its file failed")
-    return best.indices
 
 
 # %%
@@ -464,6 +453,15 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
+from torch import Tensor
+
+
+def first_choice(logits: Tensor) -> Tensor:
+    """The likeliest id, along the last dimension. FloatingPointError if a logit is NaN: argmax would choose an id all the same."""
+    best = logits.max(-1)
+    if best.values.isnan().any():
+        raise FloatingPointError("the model's logits are NaN: training or its file failed")
+    return best.indices
 
 
 @torch.no_grad()
@@ -896,6 +894,7 @@ def digest(config: dict, weights: bytes) -> str:
 
 def save_model(model: GPT, folder: str | Path) -> None:
     """Write model.safetensors and config.json, with the SHA-256 of both, into a folder, each atomically."""
+    model = getattr(model, "_orig_mod", model)  # chapter 11's torch.compile puts another module around it
     config = asdict(model.config)
     tensors = {n: p.detach().cpu().contiguous() for n, p in model.named_parameters()}  # tied ones come once
     weights = save(tensors)

@@ -113,7 +113,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from nanogpt.evaluate import evaluating, first_choice
+from nanogpt.evaluate import evaluating
+from nanogpt.labs.evals.accuracy import first_choice
 from nanogpt.labs.corpora.stories import (
     Count,
     Draw,

@@ -736,29 +736,6 @@ print("a batch as each alone:", list(zip(*rounds)) == alone)
 
 # %% [markdown]
 r"""
-Many programs call `model.generate(idx, n)` with a tensor of ids, one row for each text, and want the rows back with n more columns. That is `stream_batch` for texts of one length:
-"""
-
-
-# %%
-#| export model
-class GPT(GPT):
-    def generate(self, idx: Tensor, max_new_tokens: int, **options) -> Tensor:
-        """Continue idx (B, T): (B, T + max_new_tokens). options: temperature, top_k ... of nanogpt.sampling.stream_batch.
-
-        With `stop`, a text that has ended is filled up with a stop token, and nothing is added when all have ended.
-        """
-        from nanogpt.sampling import stream_batch  # here: sampling imports the model
-
-        end = min(options.get("stop", ()), default=0)
-        columns = list(stream_batch(self, idx.tolist(), max_new_tokens, **options))
-        filled = [[end if i is None else i for i in ids] for ids in columns]
-        new = idx.new_tensor(filled).view(-1, len(idx)).T  # (B, max_new_tokens)
-        return torch.cat([idx, new], 1)
-
-
-# %% [markdown]
-r"""
 ## How many stories are right?
 
 Which way of choosing is best? Few texts allow this question to be answered by counting. Ours do, because chapter 02's grammar

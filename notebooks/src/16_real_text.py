@@ -964,7 +964,9 @@ def parquet(path: Path, column: str = "text") -> Iterator[tuple]:
             first = [file.metadata.row_group(i).column(0) for i in range(file.num_row_groups)]
             yield file, [column.dictionary_page_offset or column.data_page_offset for column in first]
     except (ImportError, ValueError, LookupError, TypeError) as error:
-        needs = f"it needs pyarrow, a whole file and a column of strings named {column} (--column names another)"
+        needs = (
+            f"it needs pyarrow, a whole file and a column of strings named {column} (--column names another)"
+        )
         raise ValueError(f"{path}: {' '.join(str(error).split())}; {needs}") from None
 
 
@@ -1265,7 +1267,9 @@ def read_vocab(folder: str | os.PathLike) -> BPETokenizer:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         whole = False
     if not whole:
-        raise ValueError(f"{folder}: its vocabulary does not give bytes, merges and last {EOT} their ids, from 0 on")
+        raise ValueError(
+            f"{folder}: its vocabulary does not give bytes, merges and last {EOT} their ids, from 0 on"
+        )
     if lines != (needed := merge_lines(vocab)):
         what = f"{len(lines):,} merges, but its vocabulary needs {len(needed):,} in its order"
         raise ValueError(f"{folder} has {what}; without them, bytes stay single: copy both again")

@@ -276,7 +276,9 @@ NotNegative, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
 Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
 Fraction, BelowOne = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
-Place = Annotated[Name, AfterValidator(os.path.expanduser)]  # ~ is the home folder; behind a = no shell knows it
+Place = Annotated[
+    Name, AfterValidator(os.path.expanduser)
+]  # ~ is the home folder; behind a = no shell knows it
 
 
 # %%
@@ -517,9 +519,7 @@ LABS = {
     "run.tensorboard": "nanogpt.labs.long_run.tensorboard",
     "run.wandb": "nanogpt.labs.long_run.wandb",
     "eval.hellaswag_every": "nanogpt.labs.evals.hellaswag",
-    "data.source": "nanogpt.labs.corpora.make",
-    "data.val": "nanogpt.labs.corpora.make",
-    "data.paragraphs": "nanogpt.labs.corpora.make",
+    "data": "nanogpt.labs.corpora.make",
     "data.answers_after": "nanogpt.labs.tuning.answers",
     "data.mix": "nanogpt.labs.corpora.mixture",
     "lora.rank": "nanogpt.labs.tuning.adapters",

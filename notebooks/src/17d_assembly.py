@@ -64,7 +64,7 @@ from nanogpt.optim import make_optimizer
 
 # %%
 #| export
-from nanogpt.pretrained import find_checkpoint, from_hf, read_json
+from nanogpt.pretrained import from_hf, read_json
 from nanogpt.shards import load_manifest, open_shards, read_shard
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
@@ -91,7 +91,9 @@ def check(config: Config) -> None:
     own = ["data.tokenizer"] if config.data.source == "stories" else []  # which have their own
     for key in ["data.val", "data.paragraphs", *own]:
         if config.data.source in (None, "stories") and not is_default(config, key):
-            raise ValueError(f"{key} describes a text, and data.source={config.data.source} is none; leave it out")
+            raise ValueError(
+                f"{key} describes a text, and data.source={config.data.source} is none; leave it out"
+            )
 
 
 def is_small(source: Path) -> bool:
@@ -715,6 +717,11 @@ def is_ours(folder: Path) -> bool:
     return config.is_file() and "model_type" not in read_json(config)
 
 
+# %%
+#| export labs.corpora.vocab
+from nanogpt.pretrained import find_checkpoint, is_ours
+
+
 def words_beside(place: Path) -> Path | None:
     """The tokenizer beside a model's weights: our tokenizer.json, or the folder of a Hugging Face vocabulary. None if there is none."""
     if is_ours(place):
@@ -741,13 +748,14 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
     folder = pick_checkpoint(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
+    vocab = import_module("nanogpt.labs.corpora.vocab")
     model = load_model(folder) if is_ours(folder) else load_pretrained(checkpoint)
-    tokenizer = tokenizer or words_beside(folder)
+    tokenizer = tokenizer or vocab.words_beside(folder)
     if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
         tokenizer = "gpt2"
     if tokenizer is None:
         raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, import_module("nanogpt.labs.corpora.vocab").read_tokenizer(tokenizer)
+    return model, vocab.read_tokenizer(tokenizer)
 
 
 # %%
@@ -827,10 +835,10 @@ padding (chapter 13).
 #| export
 def refuse_other_words(config: Config, folder: Path, manifest: dict) -> None:
     """ValueError if init_from has another tokenizer than the one that made the shards: ids would mean other words."""
-    if (words := words_beside(folder)) is None:
+    vocab = import_module("nanogpt.labs.corpora.vocab")
+    if (words := vocab.words_beside(folder)) is None:
         return
-    theirs = import_module("nanogpt.labs.corpora.vocab").read_tokenizer(words).fingerprint
-    if theirs != manifest["fingerprint"]:
+    if (theirs := vocab.read_tokenizer(words).fingerprint) != manifest["fingerprint"]:
         made = f"{config.data.dir} was made with tokenizer {manifest['fingerprint'][:8]}"
         learned = f"init_from={config.init_from} learned {theirs[:8]}"
         raise ValueError(f"{made}, {learned}; set data.tokenizer={words} and a new data.dir")

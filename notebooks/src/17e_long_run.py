@@ -748,6 +748,8 @@ def fit(run: Training, command: str = "the same call") -> Training:
     """Train a run, or go on with it, to its last step or until it is asked to stop. command: how to go on, for a message."""
     resume(run)
     steps, bad_steps = run.config.train.max_steps, run.config.train.bad_steps
+    if run.step > steps:
+        raise ValueError(f"{run.folder} has done {run.step} steps already, and train.max_steps={steps}")
     with open_log(run) as metrics, asked_to_stop(run) as why, naming_last_good(run):
         writers = begin(run, metrics, command)
         while (run.step < steps and not run.stopped) or run.record:

@@ -29,6 +29,7 @@ from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.evaluate import evaluating
+from nanogpt.labs.evals.accuracy import first_choice
 from nanogpt.model import GPTConfig
 from nanogpt.shards import open_shards, read_shard
 from nanogpt.labs.corpora.stories import ensure_corpus, stories
@@ -859,7 +860,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from nanogpt.evaluate import evaluating, first_choice
+from nanogpt.evaluate import evaluating
 
 
 def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> list[bool]:

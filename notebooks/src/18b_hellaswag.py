@@ -47,7 +47,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nanogpt
-from nanogpt.evaluate import evaluating, first_choice
+from nanogpt.evaluate import evaluating
+from nanogpt.labs.evals.accuracy import first_choice
 from nanogpt.model import GPT
 from nanogpt.precision import autocast
 
@@ -340,7 +341,9 @@ def score_endings(
     y = torch.tensor(list(chain(*every)), device=device)
     logits = model(x.clamp(min=0), cache=beside)[0][0].float()  # (tokens, V)
     nats = F.cross_entropy(logits, y, reduction="none")
-    first = logits.gather(1, first_choice(logits)[:, None])  # refuses NaN, of which the first ending would be the cheapest
+    first = logits.gather(
+        1, first_choice(logits)[:, None]
+    )  # refuses NaN, of which the first ending would be the cheapest
     wrong = (logits.gather(1, y[:, None]) < first)[:, 0]
     both = torch.stack([nats, wrong]).cpu()
     return [some.sum(1).tolist() for some in both.split([len(ids) for ids in every], dim=1)]

@@ -41,7 +41,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanogpt.evaluate import evaluating, first_choice
+from nanogpt.evaluate import evaluating
+from nanogpt.labs.evals.accuracy import first_choice
 from nanogpt.model import GPT
 from nanogpt.labs.corpora.stories import Story
 

@@ -653,7 +653,13 @@ MISSING = {  # what transformers takes where an old file says nothing, or null
 }  # fmt: skip
 ROPE = {"rope_parameters", "rope_scaling", "rope_theta"}
 ONE_VALUE = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False}
-NEUTRAL = {"attention_dropout", "max_sequence_length", "max_window_layers", "pretraining_tp", "sliding_window"}
+NEUTRAL = {
+    "attention_dropout",
+    "max_sequence_length",
+    "max_window_layers",
+    "pretraining_tp",
+    "sliding_window",
+}
 
 
 # %%
@@ -662,12 +668,20 @@ def config_from_llama(hf: dict) -> LlamaConfig:
     """LlamaConfig from Hugging Face's config.json; ValueError where it asks for what this model does not have, or does not know."""
     said = MISSING | {key: value for key, value in hf.items() if value is not None}
     # positions: newer files describe them in one dictionary, older ones in two keys
-    rope = said.get("rope_parameters") or {"rope_theta": said.get("rope_theta", 10_000.0)} | said.get("rope_scaling", {})
+    rope = said.get("rope_parameters") or {"rope_theta": said.get("rope_theta", 10_000.0)} | said.get(
+        "rope_scaling", {}
+    )
     # what must be as it is here
-    wrong = [f"{key} is {said[key]!r}, not {right!r}" for key, right in ONE_VALUE.items() if said.get(key, right) != right]
+    wrong = [
+        f"{key} is {said[key]!r}, not {right!r}"
+        for key, right in ONE_VALUE.items()
+        if said.get(key, right) != right
+    ]
     if said.get("model_type") not in KINDS:
         wrong.append(f"model_type is {said.get('model_type')!r}, not {' or '.join(map(repr, KINDS))}")
-    wrong += [f"{key} is {value!r}" for key, value in rope.items() if key != "rope_theta" and value != "default"]
+    wrong += [
+        f"{key} is {value!r}" for key, value in rope.items() if key != "rope_theta" and value != "default"
+    ]
     if {*said.get("layer_types", [])} - {"full_attention"}:
         wrong.append(f"layer_types has more than full_attention: {sorted({*said['layer_types']})}")
     # what is not there, and what nobody here knows
@@ -718,9 +732,13 @@ def llama_from_hf(name_or_dir: str | Path) -> Llama:
     # Llama 2's files hold the angles' speeds as well, and some hold a tied matrix twice
     found = {name: entry for name, entry in found.items() if not name.endswith(".rotary_emb.inv_freq")}
     if model.config.tied and "lm_head.weight" in found:
-        head, wte = (read_tensor(*found[name][:2]) for name in ("lm_head.weight", "model.embed_tokens.weight"))
+        head, wte = (
+            read_tensor(*found[name][:2]) for name in ("lm_head.weight", "model.embed_tokens.weight")
+        )
         if not torch.equal(head, wte):
-            raise ValueError(f"{name_or_dir}: config.json ties lm_head to the token table, but the file has two tables")
+            raise ValueError(
+                f"{name_or_dir}: config.json ties lm_head to the token table, but the file has two tables"
+            )
         del found["lm_head.weight"]
     shapes = {name: tuple(p.shape) for name, p in wanted.items()}
     if wrong := sorted({*shapes.items()} ^ {(name, shape) for name, (_, _, shape, _) in found.items()}):

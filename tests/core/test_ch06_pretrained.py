@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from course.package.checkpoint import python
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.pretrained import from_hf
+from nanogpt.pretrained import config_from_hf, from_hf
 
 SIZES = [
     {"n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": 8, "vocab_size": 31},
@@ -686,3 +686,16 @@ def test_the_recorded_words_of_gpt2_and_their_ids_agree(gpt2_vocab):
     )
     assert len(first["ids"]) == 20, "18 new ones, as the test's max_length=20 demands"
     assert all(opening["text"].startswith(opening["prompt"]) for opening in recorded["openings"])
+
+
+def test_a_setting_that_nobody_knows_is_refused_by_its_name():
+    """A list of what is wrong is never complete: tomorrow's libraries have other settings."""
+    with pytest.raises(
+        ValueError, match=r"config.json: .*: logit_softcap is unknown, and may change the logits"
+    ):
+        config_from_hf({"model_type": "gpt2", "logit_softcap": 30.0})
+
+
+def test_every_setting_that_transformers_writes_is_known():
+    transformers = pytest.importorskip("transformers")
+    assert config_from_hf(transformers.GPT2Config().to_dict()) == GPTConfig()

@@ -43,3 +43,15 @@ def test_a_padded_vocabulary_is_kept(tmp_path):
     assert again.transformer.wte.weight.shape == (64, 32)
     x = torch.arange(10)[None]
     assert torch.equal(again(x)[0], model.eval()(x)[0])
+
+
+def test_a_compiled_model_is_saved_as_the_model_itself(tmp_path):
+    import torch
+
+    from nanogpt.model import GPT, GPTConfig
+    from nanogpt.weights import load_model, save_model
+
+    model = GPT(GPTConfig(block_size=8, vocab_size=20, n_layer=1, n_head=2, n_embd=8))
+    save_model(torch.compile(model), tmp_path)
+    loaded = load_model(tmp_path).state_dict()
+    assert all(torch.equal(p, loaded[name]) for name, p in model.state_dict().items())

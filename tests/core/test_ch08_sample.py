@@ -540,26 +540,3 @@ def test_on_a_gpu_the_law_holds_and_the_seed_means_the_same_text():
     assert [generate(model, p, 60, generator=gen()) for p in prompts] == cpu
     alone = [generate(model, p, 60, temperature=0) for p in prompts]
     assert list(map(list, zip(*stream_batch(model, prompts, 60, temperature=0)))) == alone
-
-
-def test_the_method_writes_what_generate_writes_for_each_row():
-    """On a tensor (B, T), as in nanoGPT: the rows come back with new columns."""
-    model = GPT(GPTConfig(block_size=16, vocab_size=32, n_layer=2, n_head=2, n_embd=16))
-    idx = torch.randint(32, (3, 5), generator=torch.Generator().manual_seed(0))
-    found = model.generate(idx, 20, temperature=0)  # longer than the window
-    assert found.shape == (3, 25) and found.dtype == idx.dtype
-    for row, whole in zip(idx.tolist(), found.tolist()):
-        assert whole == row + generate(model, row, 20, temperature=0)
-    assert torch.equal(model.generate(idx, 0), idx)
-
-
-def test_the_method_fills_up_a_text_that_ends_before_the_others():
-    model = GPT(GPTConfig(block_size=64, vocab_size=32, n_layer=2, n_head=2, n_embd=16), gen())
-    idx = torch.randint(32, (2, 5), generator=torch.Generator().manual_seed(0))
-    options = {"temperature": 2.0, "stop": {3, 7}}
-    found = model.generate(idx, 40, **options, generator=torch.Generator().manual_seed(4))
-    columns = stream_batch(model, idx.tolist(), 40, **options, generator=torch.Generator().manual_seed(4))
-    rows = [[i for i in row if i is not None] for row in zip(*columns)]
-    assert len(rows[0]) != len(rows[1]), "the test needs one that ends first"
-    for row, begun, whole in zip(rows, idx.tolist(), found.tolist()):
-        assert whole == begun + row + [3] * (found.size(1) - 5 - len(row))

@@ -356,3 +356,13 @@ def test_the_module_needs_no_torch_for_help():
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": root}
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_tilde_in_a_path_is_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    config = load_config(
+        "shakespeare", ["data.dir=~/a", "run.dir=~/b", "data.source=~/c.txt", "init_from=~/d"]
+    )
+    found = [config.data.dir, config.run.dir, config.data.source, config.init_from]
+    assert [Path(path) for path in found] == [tmp_path / name for name in ("a", "b", "c.txt", "d")]

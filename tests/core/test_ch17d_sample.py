@@ -147,3 +147,31 @@ def test_ctrl_c_ends_the_stream_in_one_line(checkpoint):
         process.send_signal(2)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and err.decode().strip() == "sample: stopped; no file was written"
+
+
+def test_a_folder_of_hugging_faces_is_read_with_its_own_vocabulary(tmp_path):
+    """Ids mean words by the vocabulary that made them, and not by their number: as many tokens as GPT-2's are not GPT-2's."""
+    from nanogpt.labs.corpora.vocab import write_vocab
+    from nanogpt.sampling import load
+
+    folder = tmp_path / "gpt2-pt"
+    own = BPETokenizer.train("o gato senta no tapete com o chapeu. " * 20, 270)
+    to_hf(GPT(replace(CONFIG, vocab_size=own.vocab_size), generator=gen()), folder)
+    with pytest.raises(ValueError, match="name one with --tokenizer"):
+        load(str(folder))
+    write_vocab(own, folder)
+    assert load(str(folder))[1].fingerprint == own.fingerprint
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    with pytest.raises(ValueError, match="has 0 merges"):
+        load(str(folder))
+
+
+@pytest.mark.parametrize("option", ["--tokenizer=~/t.json", "--tokenizer ~/t.json"])
+def test_a_tilde_is_the_home_folder(checkpoint, monkeypatch, tmp_path, capsys, option):
+    folder, _, tokenizer = checkpoint
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    tokenizer.save(tmp_path / "t.json")
+    words = ["--checkpoint", str(folder), *option.split(" "), "--prompt", "~/cat", "--max-new-tokens", "2"]
+    assert run_command("sample", words) == 0
+    assert capsys.readouterr().out.startswith("~/cat"), "a prompt is no path"

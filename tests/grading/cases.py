@@ -46,7 +46,7 @@ def double(xs):
 DUE = """
 def due():
     asked = frame_local("request")["values"]
-    return {"l": [{"l": [2 * x for x in xs]} for xs, in asked]}
+    return {"l": [{"l": [{"l": [2 * x for x in xs]}, {"l": [{"l": list(xs)}]}]} for xs, in asked]}
 """
 
 
@@ -117,7 +117,9 @@ def attacks(host) -> list[Case]:
         Case("stub", "def double(xs):\n    raise NotImplementedError()", **both("student_error")),
         Case("syntax", "def double(xs)\n    return 1", **both("student_error"), says="SyntaxError"),
         Case("nul", "def double(xs): return '\x00'", **both("student_error")),
-        Case("magic", "%timeit 1\ndef double(xs): return xs", **both("student_error")),
+        Case("magic", "%timeit 1\ndef double(xs): return xs", **both("failed")),
+        Case("notebook", "%matplotlib inline\n!pip list\nimport inspect\ndef double(xs):\n    display(xs)\n    return [2 * x for x in xs]\ndouble?\ninspect.getsource(double)"),
+        Case("in_place", "def double(xs):\n    xs[:] = [2 * x for x in xs]\n    return list(xs)", **both("failed"), says="changes its argument `xs`"),
         Case("recursion", "def double(xs):\n    return double(xs)", **both("student_error")),
         Case("exit", "raise SystemExit(0)", **both("student_error")),
         Case("forged_str", "class E(Exception):\n    def __str__(self): raise E\ndef double(xs):\n    raise E", **both("student_error")),
@@ -220,7 +222,7 @@ def attacks(host) -> list[Case]:
         Case("flood_frames", forged("while True: frame({'kind': 'at', 'id': request_id(), 'values': None, 'task': ''})").replace("def double", "def request_id(): return frame_local('request')['id']\ndef double"), **both("output_limit")),
         Case("huge_body", forged("frame({'kind': 'value', 'id': 1, 'values': None}, b'', 1 << 60)"), **both("output_limit")),
         Case("half_a_frame", forged("write(b'GRD1')"), **both("output_limit|bad_reply")),
-        Case("forged_score", forged("reply({'l': [{'l': []}, {'l': []}]}, score=100, points=1000, passed=True, verdict='passed')"), ("failed", "bad_reply"), 9.0),
+        Case("forged_score", forged("reply({'l': [{'l': [{'l': []}, {'l': []}]}] * 2}, score=100, points=1000, passed=True, verdict='passed')"), ("failed", "bad_reply"), 9.0),
         Case("forged_verdict", forged("reply('passed')"), **both("bad_reply")),
         # What they say is right; that it is said twice, or to another question, is not.
         Case("two_replies", DUE + forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': due()}); reply(due())"), **both("bad_reply")),
@@ -280,10 +282,10 @@ def attacks(host) -> list[Case]:
         # The notebook.
         Case("deleted_tests", RIGHT, change=lambda nb: nb | {"cells": [c for c in nb["cells"] if not c["metadata"].get("nbgrader", {}).get("grade_id", "").endswith("check")]}),
         Case("points_1000", "def double(xs): return xs", ("failed", "failed"), 9.0, change=points_1000),
-        Case("stripped", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: nb | {"cells": [c | {"metadata": {}} for c in nb["cells"]]}, says="missing"),
-        Case("altered", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: json.loads(json.dumps(nb).replace('"05-1"', '"05-9"')), says="05-1"),
-        Case("twice", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: nb | {"cells": nb["cells"] + [c for c in nb["cells"] if "05-1" in str(c)][:1]}, says="2 times"),
-        Case("endless_cell", RIGHT + "\n#" + "x" * 200_000, verdict="invalid_submission", score=0.0, says="100,000"),
+        Case("stripped", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: nb | {"cells": [c | {"metadata": {}} for c in nb["cells"]]}, says="no cell of this set"),
+        Case("altered", RIGHT, **both("invalid_cell"), change=lambda nb: json.loads(json.dumps(nb).replace('"05-1"', '"05-9"')), says="05-1"),
+        Case("twice", RIGHT, **both("invalid_cell"), change=lambda nb: nb | {"cells": nb["cells"] + [c for c in nb["cells"] if "05-1" in str(c)][:1]}, says="2 times"),
+        Case("endless_cell", RIGHT + "\n#" + "x" * 200_000, **both("invalid_cell"), says="100,000"),
         Case("large", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: b" " * 6_000_000, says="5 MB"),
         Case("corrupt", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: json.dumps(nb).encode()[:-100], says="JSON"),
         Case("nested_notebook", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: b"[" * 4_000_000, says="JSON"),

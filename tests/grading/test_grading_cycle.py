@@ -102,7 +102,7 @@ def mark(path: Path) -> None:
     """One and a half points for every answer."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 18, "sven's and tara's files hold no answers"
+    assert len(rows) == 19, "tara's file holds no answers"
     lines = [f"{row['student_id']},{row['task']},1.5,fine\n" for row in rows]
     path.write_text("student_id,task,points,comment\n" + "".join(lines))
 

@@ -17,7 +17,7 @@ from course.exercises import sets as exercises
 from course.exercises.checks import difference
 from course.grade.sandbox import protocol
 from course.grade.score.judge import finite
-from course.grade.submission import Invalid, cells_of
+from course.grade.submission import Invalid, cells_of, texts_of
 
 MANY = settings(max_examples=10_000)
 SEEDS = st.integers(0, 2**64)

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanogpt.evaluate import evaluating
+from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.evals import hellaswag
+from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.labs.evals.hellaswag import accuracy, example_ids, fitting, load_items, score, score_ids
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.tokenizer import BPETokenizer
@@ -166,3 +168,49 @@ def test_the_downloaded_set_comes_first(tmp_path, monkeypatch):
     assert hellaswag.default_items() == COURSE and len(load_items()) == len(ITEMS)
     hellaswag.REAL.write_text(json.dumps(ITEMS[3]))
     assert load_items() == [ITEMS[3]]
+
+
+@pytest.mark.parametrize(
+    "change, encoding",
+    [
+        ({"ctx": "sits\u2028on a roof"}, "utf-8"),
+        ({"ctx": "sits\x85on"}, "utf-8"),
+        ({"label": "0"}, "utf-8"),
+        ({}, "utf-8-sig"),
+    ],
+)
+def test_questions_are_read_as_json_lines_are(tmp_path, change, encoding):
+    item = {"ctx": "A man sits on a roof. He", "endings": ["a", "b", "c", "d"], "label": 0} | change
+    text = "\n".join([json.dumps(item, ensure_ascii=False)] * 3) + "\n\n"
+    (tmp_path / "items.jsonl").write_text(text, encoding=encoding, newline="")
+    assert load_items(tmp_path / "items.jsonl") == [item | {"label": 0}] * 3
+
+
+@pytest.mark.parametrize("label", [4, -1, 1.5, "x", None])
+def test_a_label_is_one_of_the_endings(tmp_path, label):
+    item = {"ctx": "A man", "endings": ["a", "b", "c", "d"], "label": label}
+    (tmp_path / "items.jsonl").write_text(json.dumps(item))
+    with pytest.raises(ValueError, match="line 1: a question needs"):
+        load_items(tmp_path / "items.jsonl")
+
+
+def test_no_choice_is_made_from_what_is_no_number():
+    """Of four NaNs argmin is 0: a broken model would have the share of questions whose label is 0."""
+    model = new_model()
+    with torch.no_grad():
+        model.transformer.h[0].mlp.c_fc.weight[0, 0] = torch.nan
+    with pytest.raises(FloatingPointError, match="NaN"):
+        accuracy(model, ITEMS[:4], TOKENIZER)
+    told = [story for story in stories(3)]
+    with pytest.raises(FloatingPointError, match="NaN"):
+        answer_accuracy(new_broken(), told, STORY_TOKENIZER)
+
+
+STORY_TOKENIZER = BPETokenizer.train((story.text for story in stories(50)), 300)
+
+
+def new_broken() -> GPT:
+    model = GPT(GPTConfig(block_size=256, vocab_size=300, n_layer=1, n_head=2, n_embd=16))
+    with torch.no_grad():
+        model.transformer.ln_f.weight[0] = torch.nan
+    return model

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 
 from nanogpt.labs.llama.model import (
     GroupedAttention,
@@ -217,6 +218,17 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path, kind):
     [
         ({"model_type": "mistral"}, "model_type is 'mistral', not 'llama' or 'qwen3'"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_type is 'llama3'"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 8.0}},
+            "type is 'linear'; factor is 8.0",
+        ),  # the older spelling
+        (
+            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor is 0.5",
+        ),
+        ({"layer_types": ["sliding_attention"]}, "layer_types has more than full_attention"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is unknown, and may change the logits"),
+        ({"hidden_size": None}, "hidden_size is missing"),
         ({"attention_bias": True}, "attention_bias is True"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
     ],
@@ -228,6 +240,54 @@ def test_what_it_does_not_have_is_refused(tmp_path, change, says):
         hf.pop("rope_parameters")
     with pytest.raises(ValueError, match=says):
         config_from_llama(hf | change)
+
+
+def published(folder, tensors) -> None:
+    """A folder with more tensors than llama_to_hf writes, or others."""
+    llama_to_hf(new(), folder)
+    stored = load_file(folder / "model.safetensors")
+    save_file(stored | tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_settings_that_old_files_lack_have_the_defaults_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    hf = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+    hf |= {
+        "num_hidden_layers": 2,
+        "vocab_size": 97,
+        "head_dim": None,
+        "pad_token_id": 0,
+        "max_sequence_length": 2048,
+    }
+    ours, theirs = config_from_llama(hf), transformers.LlamaConfig(**hf)
+    assert (ours.n_kv_head, ours.block_size) == (theirs.num_key_value_heads, theirs.max_position_embeddings)
+    assert (ours.norm_eps, ours.tied, ours.head_size) == (theirs.rms_norm_eps, False, 8)
+    assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
+
+
+def test_stored_buffers_are_left_out_and_a_tied_head_is_compared(tmp_path):
+    speeds = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(4) for i in range(2)}
+    published(tmp_path, speeds)
+    llama_from_hf(tmp_path)
+    tied = new(replace(TINY, tied=True))
+    llama_to_hf(tied, tmp_path)
+    again = published_head(tmp_path, lambda wte: wte)
+    assert torch.equal(again.lm_head.weight, tied.lm_head.weight)
+    with pytest.raises(ValueError, match="but the file has two tables"):
+        published_head(tmp_path, lambda wte: wte + 1)
+
+
+def published_head(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = change(tensors["model.embed_tokens.weight"].clone())
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return llama_from_hf(folder)
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    published(tmp_path, {"model.norm.weight": torch.full((new().config.n_embd,), torch.nan)})
+    with pytest.raises(ValueError, match=r"model.norm.weight holds NaN or infinity"):
+        llama_from_hf(tmp_path)
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path):

@@ -78,7 +78,9 @@ def read_deadlines(path: Path | None, per_day: float, zone: tzinfo | None) -> di
             raise CourseError(f"{where} no time is given in the column due")
         late = found.get(name, Late(None, per_day, zone))
         if student in late.extended or (not student and late.due):
-            raise CourseError(f"{where} a second time for {name}{' and ' + student if student else ''}; keep one row")
+            raise CourseError(
+                f"{where} a second time for {name}{' and ' + student if student else ''}; keep one row"
+            )
         if student:
             late = Late(late.due, per_day, zone, late.extended | {student: due})
         else:
@@ -89,5 +91,9 @@ def read_deadlines(path: Path | None, per_day: float, zone: tzinfo | None) -> di
 
 def unknown(late: dict[str, Late], students) -> list[str]:
     """A line for each extension of a student whom nobody knows: the row applies to nobody."""
-    rows = [(name, student) for name, rule in late.items() for student in rule.extended if student not in students]
-    return [f"warning: {name}: an extension for {student!r}, of whom there is no result" for name, student in rows]
+    rows = [
+        (name, student) for name, rule in late.items() for student in rule.extended if student not in students
+    ]
+    return [
+        f"warning: {name}: an extension for {student!r}, of whom there is no result" for name, student in rows
+    ]

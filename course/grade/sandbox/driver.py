@@ -165,14 +165,15 @@ def names_after(channel: Channel, request: dict) -> dict:
 
 
 def results(channel: Channel, request: dict, names: dict) -> list:
-    """For each tuple of arguments what the solution gives, and the arguments as it leaves them."""
+    """What the solution gives for each tuple of arguments; if asked `after`, each with the arguments as it leaves them."""
     if request["harness"]:
         scope = {}
         exec(compile(request["harness"], "<harness>", "exec"), scope)
         function = partial(scope[request["call"]], SimpleNamespace(**names))
-    elif not callable(function := names[request["call"]]):
-        return [[function, args] for args in request["values"]]
-    return [[function(*args), args] for args in request["values"]]
+    else:
+        function = names[request["call"]]
+    given = [function(*args) if callable(function) else function for args in request["values"]]
+    return list(zip(given, request["values"])) if request.get("after") else given
 
 
 def refused(channel: Channel, request: dict, names: dict) -> str | None:

@@ -49,6 +49,8 @@ class Grader:
             result |= {"sha256": submission.sha256, "solutions": submission.solutions}
             for task, text in submission.manual.items():
                 result["manual"][task]["text"] = text
+            for task in submission.problems.keys() & result["manual"].keys():
+                result["manual"][task] |= {"points": 0.0, "comment": submission.problems[task]}
             result["message"] = clean("; ".join(submission.problems.values()))
             self.checks(found.student, submission, result)
             result["verdict"] = "graded"
@@ -113,7 +115,7 @@ class Grader:
     def compared(self, check: Check, student: str, cells: list) -> tuple[float, str, str]:
         arguments = check.inputs(drawn_for(student, check))
         call = check.call if isinstance(check.call, str) else check.call.__name__
-        header = {"cells": cells, "student": student, "call": call}
+        header = {"cells": cells, "student": student, "call": call, "after": True}
         box, deadline = self.ask("run", arguments, check, **header, harness=check.harness)
         began = time.monotonic()  # what is due is computed while the sandbox works, and not in its time
         expected = local.results(check, local.names_of(self.made, self.made.solutions, student), arguments)

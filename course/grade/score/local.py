@@ -70,7 +70,7 @@ def damaged(made: ExerciseSet, check: Check, arguments: list, after: list, stude
 
 
 def changed(was, now) -> bool:
-    """Whether a tensor, an array, or a list or dictionary of them has other contents. Other objects are not compared."""
+    """Whether a number, a text, a tensor, an array, or a list or dictionary of them is another. Other objects are not compared."""
     if isinstance(was, list | tuple):
         other = not isinstance(now, list | tuple) or len(was) != len(now)
         return other or any(map(changed, was, now))
@@ -83,6 +83,8 @@ def changed(was, now) -> bool:
     if isinstance(was, np.ndarray):
         same = isinstance(now, np.ndarray) and was.shape == now.shape and was.dtype == now.dtype
         return not same or was.tobytes() != now.tobytes()
+    if isinstance(was, int | float | str | bytes | None):
+        return was != now and was == was  # NaN is no change of NaN
     return False
 
 

@@ -1,6 +1,6 @@
 """GPT-2's vocab.json and merges.txt, texts encoded by tiktoken, and bytes of text per token.
 
-Exported from notebooks/16_real_text.ipynb.
+Exported from notebooks/16_real_text.ipynb, grown by notebooks/17d_assembly.ipynb.
 """
 
 import json
@@ -14,6 +14,7 @@ import numpy as np
 import regex
 
 from nanogpt.files import atomically
+from nanogpt.pretrained import find_checkpoint, is_ours
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer, merge_chunk
 
 FEW = 1.1  # bytes of text per token
@@ -145,3 +146,12 @@ def encode_texts(texts: list[str], begin: bool, encoding, eot: int) -> np.ndarra
         ids.append(np.array([eot] if begin else [], np.uint32))
         ids += [encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_runs(text)]
     return np.concatenate(ids)
+
+
+def words_beside(place: Path) -> Path | None:
+    """The tokenizer beside a model's weights: our tokenizer.json, or the folder of a Hugging Face vocabulary. None if there is none."""
+    if is_ours(place):
+        own = place / "tokenizer.json"
+        return own if own.exists() else None
+    folder = find_checkpoint(place.as_posix())[0].parent
+    return folder if any((folder / name).exists() for name in ("vocab.json", "tokenizer.json")) else None

@@ -8,8 +8,17 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from nanogpt.evaluate import evaluating, first_choice, windows
+from nanogpt.evaluate import evaluating, windows
+
+
+def first_choice(logits: Tensor) -> Tensor:
+    """The likeliest id, along the last dimension. FloatingPointError if a logit is NaN: argmax would choose an id all the same."""
+    best = logits.max(-1)
+    if best.values.isnan().any():
+        raise FloatingPointError("the model's logits are NaN: training or its file failed")
+    return best.indices
 
 
 def first_choices(model: torch.nn.Module, ids: np.ndarray, T: int, eot: int) -> list[bool]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from nanogpt.evaluate import evaluating, first_choice
+from nanogpt.evaluate import evaluating
 from nanogpt.labs.corpora.stories import (
     Count,
     Draw,
@@ -25,6 +25,7 @@ from nanogpt.labs.corpora.stories import (
     entries,
     words_of,
 )
+from nanogpt.labs.evals.accuracy import first_choice
 
 
 @dataclass

@@ -20,7 +20,8 @@ from torch.nn.utils.rnn import pad_sequence
 import nanogpt
 from nanogpt import trainer
 from nanogpt.config import hook
-from nanogpt.evaluate import evaluating, first_choice
+from nanogpt.evaluate import evaluating
+from nanogpt.labs.evals.accuracy import first_choice
 from nanogpt.model import GPT
 from nanogpt.precision import autocast
 
