@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -12,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course.cli import main
-from course.grade.results.late import Late
+from course.grade.results.late import Late, moment, read_deadlines, unknown, zone
 from course.grade.results.totals import by_weeks, row, totals
+from course.grade.submission import collect
+from course.grade.systems.export import read_roster
+from course.paths import CourseError
 
 DUE = datetime(2026, 11, 20, 23, 59)
 
@@ -52,6 +56,62 @@ SETS = {
     "04_attention": [of("ann", 3), of("kim", 12, "2026-11-22T10:00:00")],
     "05_gpt": [of("ann", 6)],
 }
+
+
+@pytest.mark.parametrize(
+    "due, submitted, days",
+    [
+        ("2026-10-24T23:59", "2026-10-25T23:30:00", 1),  # the night in which a day has 25 hours
+        ("2026-03-28T23:59", "2026-03-30T00:30:00", 2),  # and the one in which it has 23
+    ],
+)
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the machine's zone cannot be set here")
+def test_one_rule_counts_days_however_the_zone_is_spelled(monkeypatch, due, submitted, days):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    berlin, offset = zone("Europe/Berlin"), "+02:00" if "10-24" in due else "+01:00"
+    result = of("kim", 20, submitted)
+    rules = Late(moment(due), zone=berlin), Late(moment(due)), Late(moment(due + offset), zone=berlin)
+    assert [rule.days(result) for rule in rules] == [days] * 3
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_day_without_a_time_is_its_end():
+    late = Late(moment("2026-11-20"))
+    assert [late.days(of("ann", 9, f"2026-11-{day}:00:00")) for day in ("20T10", "20T23", "21T10")] == [
+        0,
+        0,
+        1,
+    ]
+
+
+JOSE, AS_MACOS_WRITES = "Jos\u00e9", "Jose\u0301"
+
+
+def test_a_name_is_the_same_in_every_file(tmp_path):
+    (tmp_path / "roster.csv").write_text(
+        f"student_id,last_name,first_name,email\n{AS_MACOS_WRITES},Garcia,J,j@example.org\n", encoding="utf-8"
+    )
+    assert [*read_roster(tmp_path / "roster.csv")] == [JOSE]
+    (tmp_path / "due.csv").write_text(
+        f"set,student_id,due\n04,{AS_MACOS_WRITES},2026-11-27\n,,\n", encoding="utf-8"
+    )
+    late = read_deadlines(tmp_path / "due.csv", 1.0, None)
+    assert [*late["04_attention"].extended] == [JOSE]
+    assert not unknown(late, {JOSE}) and "of whom there is no result" in unknown(late, {"kim"})[0]
+    (tmp_path / f"{AS_MACOS_WRITES}_2026-11-20T10-00-00+01-00.ipynb").write_text("{}")
+    found, _ = collect(tmp_path)
+    assert [(one.student, one.submitted) for one in found] == [(JOSE, "2026-11-20T10:00:00+01:00")]
+
+
+def test_a_second_row_for_the_same_is_refused(tmp_path):
+    for rows in ("04,,2026-11-20\n04,,2026-11-21\n", "04,kim,2026-11-20\n04,kim,2026-11-21\n"):
+        (tmp_path / "due.csv").write_text("set,student_id,due\n" + rows)
+        with pytest.raises(CourseError, match="line 3: a second time for 04_attention"):
+            read_deadlines(tmp_path / "due.csv", 1.0, None)
+
+
 LATE = {name: Late(DUE, 3.0) for name in SETS}
 
 

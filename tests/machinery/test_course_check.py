@@ -282,3 +282,42 @@ def test_later_chapters_go_on_with_the_students_own_module_where_it_passes_its_t
     assert "My own." in later.read_text() and "Wrong." not in later.read_text()
     house.module.unlink()
     assert "a module is missing: checkpoint it again" in house.course("progress")
+
+
+AS_STUDENTS_WRITE = {
+    "magics": "%matplotlib inline\n!pip list\n{code}\nlen?",
+    "a timed cell": "%%time\n{code}",
+    "display": "{code}\ndisplay('x')",
+    "a dataclass": "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n{code}",
+    "its own source": "{code}\nimport inspect\ndef helper(x):\n    return x\ninspect.getsource(helper)",
+    "a main program": "{code}\nRAN = False\nif __name__ == '__main__':\n    RAN = True\nassert RAN",
+}
+
+
+@pytest.mark.parametrize("what", AS_STUDENTS_WRITE)
+def test_a_cell_runs_as_it_does_in_a_notebook(notebook, solve, made, capsys, what):
+    solve(notebook)
+    write(notebook, t04_2=AS_STUDENTS_WRITE[what].replace("{code}", made.solutions["04-2"]))
+    _, lines, _ = checked(notebook, capsys)
+    assert lines["04-2"].endswith("  passed"), lines["04-2"]
+
+
+def test_magics_hide_nothing_that_is_forbidden(notebook, solve, made, capsys):
+    solve(notebook)
+    looped = made.solutions["04-2"] + "\nfor i in range(2):\n    pass"
+    write(notebook, t04_2="%matplotlib inline\n" + looped)
+    _, lines, _ = checked(notebook, capsys)
+    assert "is to be solved without a loop" in lines["04-2"]
+
+
+def test_a_cell_that_is_there_twice_costs_its_task_alone(notebook, solve, capsys):
+    """JupyterLab's "split cell" leaves the metadata in both halves. The grader says the same (tests/grading)."""
+    solve(notebook)
+    nb = nbformat.read(notebook, as_version=4)
+    at = next(i for i, cell in enumerate(nb.cells) if cell.get("id") == "04-3")
+    half = nbformat.from_dict(nb.cells[at] | {"source": "# what I tried first", "id": "half"})
+    nb.cells.insert(at, half)
+    nbformat.write(nb, notebook)
+    code, lines, _ = checked(notebook, capsys)
+    assert code == 1 and "the solution cell 04-3 is there 2 times" in lines["04-3"]
+    assert lines["04-1"].endswith("  passed") and lines["04-2"].endswith("  passed")
