@@ -249,15 +249,13 @@ class Config:
 # What a key that is not at its default needs besides: a lab, a module of a later chapter. It may have `check(config)`,
 # called when a configuration is read, and `attach(run)`, called when a run is built (trainer). And where the core asks
 # `hook`, a lab's function takes the place of the core's: new_shape, build_model, build_optimizer, open_stream (build);
-# place_model, snapshot, load_weights, held_loss, whole_model, check_ranks (trainer); dry_run (labs.plan). A lab
-# imports the core's modules and not these functions, since its own have the same names.
+# place_model, snapshot, load_weights, held_loss, whole_model, check_ranks (trainer); dry_run (labs.plan).
 LABS = {
     "train.skip_spikes": "nanogpt.labs.long_run.spikes",
     "run.minutes": "nanogpt.labs.long_run.minutes",
     "run.tensorboard": "nanogpt.labs.long_run.tensorboard",
     "run.wandb": "nanogpt.labs.long_run.wandb",
     "eval.hellaswag_every": "nanogpt.labs.evals.hellaswag",
-    "data": "nanogpt.labs.corpora.make",
     "data.answers_after": "nanogpt.labs.tuning.answers",
     "data.mix": "nanogpt.labs.corpora.mixture",
     "lora.rank": "nanogpt.labs.tuning.adapters",
@@ -394,7 +392,9 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
     contents, where = read_yaml(name_or_path)
     given = given_keys(contents, overrides := list(overrides))
     try:
-        return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
+        config = TypeAdapter(Config).validate_json(json.dumps(given, default=str))
+        importlib.import_module("nanogpt.labs.plan.idle").refuse_idle(config, overrides)
+        return config
     except ValidationError as error:
         key, sentence = complaint(error, given, keys())
     if any(override.startswith(f"{key}=") for override in overrides):

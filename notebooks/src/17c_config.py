@@ -17,6 +17,7 @@ A file can contain mistakes, though, and most programs do not notice them. So ha
 # %%
 #| default_exp config
 #| doc config: A run as a file: model, data, optimizer and run in one YAML, read into dataclasses and checked.
+#| doc labs.plan.idle: Keys that were given and would have no effect.
 #| doc labs.plan.depth: Everything about a model from the number of its layers.
 #| doc labs.plan.dryrun: What a run would take: parameters, memory, epochs, time.
 #| doc build: What a run is made of, from a configuration: data, tokenizer, batches, model, optimizer.
@@ -511,15 +512,13 @@ class Config:
 # What a key that is not at its default needs besides: a lab, a module of a later chapter. It may have `check(config)`,
 # called when a configuration is read, and `attach(run)`, called when a run is built (trainer). And where the core asks
 # `hook`, a lab's function takes the place of the core's: new_shape, build_model, build_optimizer, open_stream (build);
-# place_model, snapshot, load_weights, held_loss, whole_model, check_ranks (trainer); dry_run (labs.plan). A lab
-# imports the core's modules and not these functions, since its own have the same names.
+# place_model, snapshot, load_weights, held_loss, whole_model, check_ranks (trainer); dry_run (labs.plan).
 LABS = {
     "train.skip_spikes": "nanogpt.labs.long_run.spikes",
     "run.minutes": "nanogpt.labs.long_run.minutes",
     "run.tensorboard": "nanogpt.labs.long_run.tensorboard",
     "run.wandb": "nanogpt.labs.long_run.wandb",
     "eval.hellaswag_every": "nanogpt.labs.evals.hellaswag",
-    "data": "nanogpt.labs.corpora.make",
     "data.answers_after": "nanogpt.labs.tuning.answers",
     "data.mix": "nanogpt.labs.corpora.mixture",
     "lora.rank": "nanogpt.labs.tuning.adapters",
@@ -722,6 +721,47 @@ def complaint(error: ValidationError, given: dict, known: Collection[str]) -> tu
 
 # %% [markdown]
 r"""
+One more kind of mistake makes no error at all: a key that is spelled right and has no effect. Whoever writes `optim.decay=0.5` and forgets `optim.schedule=wsd` gets a run, but not the one that was meant. The table `ACTS` says of such keys what they need. A key of the command line that
+would do nothing is refused. (A file may have such keys: one switch on the command line, say `eval.every=0`, turns off what belongs to it.)
+"""
+
+
+# %%
+#| export labs.plan.idle
+from collections.abc import Iterable
+
+from nanogpt.config import Config, is_default
+
+
+def has_text(config: Config) -> bool:
+    return config.data.source not in (None, "stories")
+
+
+# Key: when it has an effect, and what it needs for that.
+ACTS = {
+    "data.val": (has_text, "a text in data.source"),
+    "data.paragraphs": (has_text, "a text in data.source"),
+    "data.tokenizer": (lambda c: c.data.source != "stories", "another data.source: stories have their own"),
+    "optim.decay": (lambda c: c.optim.schedule == "wsd", "optim.schedule=wsd"),
+    "optim.minimum": (lambda c: c.optim.schedule != "constant", "a schedule that falls"),
+    "eval.tokens": (lambda c: c.eval.every > 0, "eval.every above 0"),
+    "eval.prompt": (lambda c: c.eval.sample_every > 0, "eval.sample_every above 0"),
+    "lora.alpha": (lambda c: c.lora.rank > 0, "lora.rank above 0"),
+    "lora.targets": (lambda c: c.lora.rank > 0, "lora.rank above 0"),
+    "model.padded_vocab_size": (lambda c: c.init_from is None, "a new model, not init_from's"),
+}
+
+
+def refuse_idle(config: Config, overrides: Iterable[str]) -> None:
+    """ValueError for the first key of the command line that is not at its default, and has no effect."""
+    for key in (override.partition("=")[0] for override in overrides):
+        acts, needs = ACTS.get(key, (bool, ""))
+        if not acts(config) and not is_default(config, key):
+            raise ValueError(f"command line: {key} would have no effect; it needs {needs}")
+
+
+# %% [markdown]
+r"""
 ## Ten mistakes
 
 Now everything is there. `load_config` reads a run: it finds the file, applies the changes, and lets pydantic check the result. If something is wrong, it raises an error of one line, which begins with the place: the file, or the command line.
@@ -739,7 +779,9 @@ def load_config(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Conf
     contents, where = read_yaml(name_or_path)
     given = given_keys(contents, overrides := list(overrides))
     try:
-        return TypeAdapter(Config).validate_json(json.dumps(given, default=str))
+        config = TypeAdapter(Config).validate_json(json.dumps(given, default=str))
+        importlib.import_module("nanogpt.labs.plan.idle").refuse_idle(config, overrides)
+        return config
     except ValidationError as error:
         key, sentence = complaint(error, given, keys())
     if any(override.startswith(f"{key}=") for override in overrides):

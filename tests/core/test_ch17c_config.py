@@ -183,7 +183,7 @@ def test_overrides_change_one_key_each_and_the_last_wins(told):
     assert told("", "data.tokenizer=1024").data.tokenizer == 1024
     # What is text stays text, whatever YAML would make of it.
     for text in ("Once: upon", "- a", "null", "3", "{", "a # b", "=", ""):
-        assert told("", f"eval.prompt={text}").eval.prompt == text
+        assert told("", "eval.sample_every=9", f"eval.prompt={text}").eval.prompt == text
 
 
 positive, rate = st.integers(1, 10**6), st.floats(1e-9, 1e3)

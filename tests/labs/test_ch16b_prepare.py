@@ -925,3 +925,12 @@ def test_shards_of_others_are_adopted_where_they_are(tmp_path, tokenizer, tokeni
     (tmp_path / "empty").mkdir()
     assert main(["--adopt", tmp_path / "empty", "--tokenizer", tokenizer_path]) == 2
     assert "no .bin or .npy file with train, val or test" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["a.txt", "--column", "body"], ["a.jsonl", "--paragraphs"]])
+def test_an_option_that_would_do_nothing_is_refused(tmp_path, tokenizer_path, capsys, options):
+    (tmp_path / "a.txt").write_text("a text")
+    write_jsonl(tmp_path / "a.jsonl", ["a text"])
+    name, *more = options
+    assert main([tmp_path / name, "--out", tmp_path / "out", "--tokenizer", tokenizer_path, *more]) == 2
+    assert "leave out the option for it" in capsys.readouterr().err and not (tmp_path / "out").exists()

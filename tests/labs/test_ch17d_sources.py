@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from nanogpt.build import ensure_data
-from nanogpt.config import Data, load_config
+from nanogpt.config import Data, keys, load_config
+from nanogpt.labs.plan.idle import ACTS
 from nanogpt.shards import load_manifest
 
 CATS = "".join(f"The cat number {i} sat.\n\n" for i in range(200))
@@ -62,14 +63,31 @@ def test_another_text_of_the_same_name_is_another_text(data, tmp_path):
         ensure_data(data)
 
 
-@pytest.mark.parametrize("key", ["data.val=0.3", "data.paragraphs=false", "data.tokenizer=300"])
-def test_a_key_that_describes_a_text_needs_one(key):
-    with pytest.raises(ValueError, match=r"describes a text, and data.source=stories is none"):
-        load_config("tiny", [key])
-    if "tokenizer" not in key:  # without a source it names the one that made the shards
-        with pytest.raises(ValueError, match=r"describes a text, and data.source=None is none"):
-            load_config("tiny", ["data.source=null", key])
-    load_config("tiny", ["data.source=my.txt", key])
+@pytest.mark.parametrize(
+    "idle, master",
+    {
+        "data.val=0.3": "data.source=my.txt",
+        "data.paragraphs=false": "data.source=my.txt",
+        "data.tokenizer=300": "data.source=my.txt",
+        "optim.decay=0.5": "optim.schedule=wsd",
+        "optim.minimum=0.5": "optim.schedule=cosine",
+        "eval.tokens=500": "eval.every=5",
+        "eval.prompt=Once": "eval.sample_every=5",
+        "lora.alpha=4": "lora.rank=2",
+        "model.padded_vocab_size=1088": "init_from=null",
+    }.items(),
+)
+def test_a_key_without_effect_is_refused_and_acts_with_what_it_needs(idle, master):
+    base = ["optim.schedule=constant", "eval.every=0", "init_from=runs/x"]
+    with pytest.raises(
+        ValueError, match=f"command line: {idle.partition('=')[0]} would have no effect; it needs"
+    ):
+        load_config("tiny", [*base, idle])
+    load_config("tiny", [*base, idle, master])
+
+
+def test_each_key_that_may_be_idle_is_a_key():
+    assert ACTS.keys() <= keys().keys()
 
 
 def test_a_text_that_is_one_document_can_be_trained_on(tmp_path):

@@ -3,10 +3,11 @@
 Exported from notebooks/17d_assembly.ipynb.
 """
 
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from nanogpt.config import Config, Data, is_default
+from nanogpt.config import Data
 from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files, is_packed, kind_of
 from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.labs.corpora.text import LEARN, prepare_text
@@ -14,16 +15,6 @@ from nanogpt.shards import file_sha256, load_manifest
 from nanogpt.tokenizer import BPETokenizer
 
 LARGE = 1 << 28  # bytes of a text that are not read as a whole
-
-
-def check(config: Config) -> None:
-    """ValueError where a key describes a text to prepare, and there is none, so that the key would have no effect."""
-    own = ["data.tokenizer"] if config.data.source == "stories" else []  # which have their own
-    for key in ["data.val", "data.paragraphs", *own]:
-        if config.data.source in (None, "stories") and not is_default(config, key):
-            raise ValueError(
-                f"{key} describes a text, and data.source={config.data.source} is none; leave it out"
-            )
 
 
 def is_small(source: Path) -> bool:
@@ -46,9 +37,12 @@ def refuse_other_data(data: Data, manifest: dict) -> None:
             asked["source_sha256"] = [file_sha256(source)]
         if isinstance(data.tokenizer, int):
             asked["vocab_size"] = data.tokenizer
+        elif data.tokenizer != "gpt2":
+            asked["fingerprint"] = BPETokenizer.load(data.tokenizer).fingerprint
         else:
-            coder = BPETokenizer.gpt2() if data.tokenizer == "gpt2" else BPETokenizer.load(data.tokenizer)
-            asked["fingerprint"] = coder.fingerprint
+            asked["vocab_size"] = 50257
+            with suppress(OSError):  # its file may be out of reach, and training needs it for samples alone
+                asked["fingerprint"] = BPETokenizer.gpt2().fingerprint
     for key, now in asked.items():
         if (was := made.get(key, now)) != now:
             remedy = "choose another data.dir, or set data.source=null to train on what is there"

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from nanogpt.files import alone_in
 from nanogpt.labs.corpora.chunks import CHUNKS, adopt, finished, make_chunk, merge_chunks, shards_in
-from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, remarks
+from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, kind_of, remarks
 from nanogpt.labs.corpora.splits import split_of
 from nanogpt.labs.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
 from nanogpt.labs.formats.megatron import shards_to_megatron
@@ -103,6 +103,11 @@ def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | 
     p, n = check_options(out := Path(out), val, test, workers, shard_tokens, part or "1/1")
     files, (encoding, ours) = find_files(source := Path(source)), load_tokenizer(tokenizer)
     size, times = sum(path.stat().st_size for path in files), [path.stat().st_mtime_ns for path in files]
+    kinds = {kind_of(path) or "text" for path in files}
+    if (column != "text" and kinds == {"text"}) or (paragraphs and "text" not in kinds):
+        raise ValueError(
+            f"{source} has no {'text' if paragraphs else 'columns'}; leave out the option for it"
+        )
     chunk = chunk or min(max(size >> 10, 1 << 22), 1 << 26)  # a thousand of a large text, but of bounded size
     made_of = dict(source=f"{source.resolve().name}, {len(files)} files, {size} bytes", chunk=chunk)
     made_of |= dict(tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs, column=column)

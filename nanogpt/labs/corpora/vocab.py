@@ -100,10 +100,11 @@ def read_vocab(folder: str | os.PathLike) -> BPETokenizer:
 
 
 def read_tokenizer(name: str | os.PathLike) -> BPETokenizer:
-    """GPT-2's tokenizer for "gpt2", that of a Hugging Face folder, or that of chapter 01's tokenizer.json."""
+    """GPT-2's tokenizer for "gpt2", that of a Hugging Face folder or its vocab.json, or that of chapter 01's tokenizer.json."""
     if str(name) == "gpt2":
         return BPETokenizer.gpt2()
-    return read_vocab(name) if Path(name).is_dir() else BPETokenizer.load(name)
+    folder = Path(name).parent if Path(name).name == "vocab.json" else Path(name)
+    return read_vocab(folder) if folder.is_dir() else BPETokenizer.load(name)
 
 
 def load_tokenizer(name: str | os.PathLike) -> tuple:

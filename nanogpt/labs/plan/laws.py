@@ -146,5 +146,7 @@ def best_law(N, D, losses, E=None) -> Law:
     """The best of the fits from all starts. ValueError with fewer runs than the law has numbers."""
     if len(losses) < (free := 5 - (E is not None)):
         raise ValueError(f"{len(losses)} runs cannot tell {free} numbers; fit to {free + 1} or more")
+    if not all(0 < x < math.inf for x in (*N, *D, *losses)):
+        raise ValueError("a law is fitted to sizes, tokens and losses above zero; one here is none, or NaN")
     p, left = fit_law(N, D, losses, E=E)
     return law_of(p[left.argmin()])
