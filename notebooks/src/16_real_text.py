@@ -738,7 +738,6 @@ from typing import BinaryIO
 
 from nanogpt.shards import file_sha256
 from nanogpt.labs.corpora.splits import split_of
-from nanogpt.labs.corpora.text import SEPARATOR
 
 
 # %%

@@ -24,7 +24,7 @@ A file can contain mistakes, though, and most programs do not notice them. So ha
 import yaml
 
 from course.figures import config as figures
-from course.notebook import answer, checkpoint, predict, predictions, show
+from course.notebook import answer, as_module, checkpoint, predict, predictions, show
 
 # %%
 DEPTHS, BATCHES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # a dry run's: layers, rows of a micro-batch
@@ -730,8 +730,6 @@ would do nothing is refused. (A file may have such keys: one switch on the comma
 #| export labs.plan.idle
 from collections.abc import Iterable
 
-from nanogpt.config import Config, is_default
-
 
 def has_text(config: Config) -> bool:
     return config.data.source not in (None, "stories")
@@ -759,6 +757,9 @@ def refuse_idle(config: Config, overrides: Iterable[str]) -> None:
         if not acts(config) and not is_default(config, key):
             raise ValueError(f"command line: {key} would have no effect; it needs {needs}")
 
+
+# %%
+as_module("labs.plan.idle")  # as the checkpoint will write it
 
 # %% [markdown]
 r"""
