@@ -37,6 +37,7 @@ from nanogpt.model import num_params
 #| export
 import json
 import re
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -338,8 +339,8 @@ A checkpoint's `config.json` can ask for things that our model does not have: an
 of its own. Weights that were trained with such settings would fit into our model, but the logits would be wrong. We therefore list the settings that our
 model has, and refuse a file with other ones. You need not know them all: each is an option of Hugging Face's GPT-2, and we accept only the value that
 OpenAI's GPT-2 has. A setting that is missing in the file has Hugging Face's default, which is this value. Only `model_type` must be there. `n_inner` is
-the width of the MLP. Other settings change no logit. They are listed as well (`NO_EFFECT`), because a setting that stands in no list is refused: tomorrow's
-libraries will have settings that nobody can know today.
+the width of the MLP. Other settings change no logit. They are listed as well, in `nanogpt/resources/config_keys.txt`, because a setting that stands in no list is refused:
+tomorrow's libraries will have settings that nobody can know today.
 """
 
 # %%
@@ -353,9 +354,10 @@ ONE_VALUE = {
     "scale_attn_by_inverse_layer_idx": False,
     "add_cross_attention": False,
     "tie_word_embeddings": True,
+    "pruned_heads": {},
 }
-# And this says what the file is for, how it was made, or what only training needs: no logit depends on it.
-NO_EFFECT = {*["_name_or_path", "architectures", "attn_pdrop", "bos_token_id", "chunk_size_feed_forward", "dtype", "embd_pdrop", "eos_token_id", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "n_ctx", "num_labels", "output_attentions", "output_hidden_states", "output_past", "pad_token_id", "problem_type", "reorder_and_upcast_attn", "resid_pdrop", "return_dict", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "unk_token_id", "use_cache"]}  # fmt: skip
+KEYS = (files("nanogpt") / "resources/config_keys.txt").read_text(encoding="utf-8")
+NO_EFFECT = set(re.sub("(?m)^#.*", "", KEYS).split())  # settings on which no logit depends
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SIZE_NAMES = {"block_size": "n_positions"} | {n: n for n in ("vocab_size", "n_layer", "n_head", "n_embd")}
 
@@ -373,7 +375,7 @@ def config_from_hf(hf: dict, where: str = "config.json", dropout: float = 0.0) -
     if hf.get("n_inner") not in (None, 4 * hf.get("n_embd", GPTConfig.n_embd)):
         wrong.append(f"n_inner is {hf['n_inner']!r}, not 4·n_embd")
     unknown = hf.keys() - NO_EFFECT - ONE_VALUE.keys() - {"n_inner", *SIZE_NAMES.values()}
-    wrong += [f"{key} is unknown, and may change the logits" for key in sorted(unknown)]
+    wrong += [f"{key} is unknown (remove it if no logit depends on it)" for key in sorted(unknown)]
     if wrong:
         raise ValueError(f"{where}: this is not a GPT-2 that nanogpt can run: {'; '.join(wrong)}")
     sizes = {ours: hf[theirs] for ours, theirs in SIZE_NAMES.items() if theirs in hf}  # or GPT-2 small's

@@ -211,7 +211,9 @@ def test_bad_sources_are_one_clear_sentence(tmp_path, name, content, message):
 
 
 @pytest.mark.parametrize("block", [7, 1 << 20])
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.ndjson", "a.ndjson.zst", "a.csv.gz", "a.txt.gz"])
+@pytest.mark.parametrize(
+    "name", ["a.jsonl.gz", "a.json.gz", "a.ndjson", "a.ndjson.zst", "a.csv.gz", "a.txt.gz"]
+)
 def test_packed_files_hold_the_same_documents(tmp_path, name, block):
     texts = [f"Story {i}, of words.\n\n" for i in range(50)]
     plain = tmp_path / Path(name).name.removesuffix(".gz").removesuffix(".zst")

@@ -227,7 +227,7 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path, kind):
             "partial_rotary_factor is 0.5",
         ),
         ({"layer_types": ["sliding_attention"]}, "layer_types has more than full_attention"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config is unknown, and may change the logits"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is unknown"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"attention_bias": True}, "attention_bias is True"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
@@ -296,3 +296,33 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(hf | {"intermediate_size": 64}))
     with pytest.raises(ValueError, match=r"does not hold the weights .*: model\.layers\.0\.mlp"):
         llama_from_hf(tmp_path)
+
+
+def test_settings_of_published_files_are_known():
+    """SmolLM2's config.json, as its readers quote it."""
+    smol = dict(
+        architectures=["LlamaForCausalLM"],
+        attention_bias=False,
+        attention_dropout=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    smol |= dict(
+        hidden_act="silu",
+        hidden_size=576,
+        initializer_range=0.0417,
+        intermediate_size=1536,
+        is_llama_config=True,
+    )
+    smol |= dict(
+        max_position_embeddings=8192, model_type="llama", num_attention_heads=9, num_hidden_layers=30
+    )
+    smol |= dict(
+        num_key_value_heads=3, pretraining_tp=1, rms_norm_eps=1e-5, rope_interleaved=False, rope_scaling=None
+    )
+    smol |= dict(
+        rope_theta=100000, tie_word_embeddings=True, torch_dtype="bfloat16", use_cache=True, vocab_size=49152
+    )
+    assert config_from_llama(smol | {"transformers_version": "4.40.1"}).n_kv_head == 3
+    with pytest.raises(ValueError, match="rope_interleaved is True, not False"):
+        config_from_llama(smol | {"rope_interleaved": True})

@@ -41,8 +41,11 @@ def is_packed(path: Path) -> bool:
 
 def kind_of(path: Path) -> str | None:
     """What a file is, by its name; None if the name does not say."""
-    plain = path.with_suffix("") if is_packed(path) else path
-    return KINDS.get(plain.suffix.lower())
+    if is_packed(path):
+        path = path.with_suffix("")
+        if path.suffix.lower() == ".json":  # packed, this is JSON lines: C4's and Dolma's files
+            return "jsonl"
+    return KINDS.get(path.suffix.lower())
 
 
 def opened(path: Path) -> BinaryIO:

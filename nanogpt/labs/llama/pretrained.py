@@ -53,13 +53,13 @@ MISSING = {  # what transformers takes where an old file says nothing, or null
     "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu",
 }  # fmt: skip
 ROPE = {"rope_parameters", "rope_scaling", "rope_theta"}
-ONE_VALUE = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False}
-NEUTRAL = {
-    "attention_dropout",
-    "max_sequence_length",
-    "max_window_layers",
-    "pretraining_tp",
-    "sliding_window",
+ONE_VALUE = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_sliding_window": False,
+    "rope_interleaved": False,
+    "pruned_heads": {},
 }
 
 
@@ -88,8 +88,10 @@ def config_from_llama(hf: dict) -> LlamaConfig:
     if "head_dim" not in sizes and sizes.keys() >= {"hidden_size", "num_attention_heads"}:
         sizes["head_dim"] = sizes["hidden_size"] // sizes["num_attention_heads"]
     wrong += [f"{key} is missing" for key in SIZES.values() if sizes.get(key) is None]
-    known = {"model_type", "layer_types", *SIZES.values(), *ONE_VALUE, *ROPE, *NEUTRAL, *NO_EFFECT}
-    wrong += [f"{key} is unknown, and may change the logits" for key in sorted(said.keys() - known)]
+    known = {"model_type", "layer_types", *SIZES.values(), *ONE_VALUE, *ROPE, *NO_EFFECT}
+    wrong += [
+        f"{key} is unknown (remove it if no logit depends on it)" for key in sorted(said.keys() - known)
+    ]
     if wrong:
         raise ValueError(f"config.json: this is not a Llama that nanogpt can run: {'; '.join(wrong)}")
     shape = {ours: sizes[theirs] for ours, theirs in SIZES.items()}
