@@ -345,6 +345,8 @@ from nanogpt.labs.corpora.mixture import MixedStream
 
 # %%
 #| export labs.corpora.mixture
+from pathlib import Path
+
 from nanogpt import build
 from nanogpt.config import Config
 from nanogpt.shards import load_manifest, open_shards
@@ -354,8 +356,10 @@ from nanogpt.shards import load_manifest, open_shards
 #| export labs.corpora.mixture
 #| blank open_stream: for each folder a stream of the same kind as data.dir's, with B = 1; all in a MixedStream
 def check(config: Config) -> None:
-    """ValueError for a mixture without the folder that is validated."""
+    """ValueError for a mixture without the folder that is validated, or with one folder under two names."""
     data = config.data
+    if len({Path(folder).resolve() for folder in data.mix}) < len(data.mix):
+        raise ValueError(f"data.mix names a folder twice: {', '.join(data.mix)}")
     if data.dir not in data.mix:
         raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
 

@@ -348,3 +348,8 @@ def test_a_dry_run_says_adapters_and_the_epochs_of_each_folder(place, old, capsy
     assert "adapters" not in told and told.count("epochs") == 1
     with pytest.raises(ValueError, match="rank=17 must be an integer from 1 to 16"):
         dry_run(load_config(said, [*overrides, "lora.rank=17"]))
+
+
+def test_a_folder_is_in_a_mixture_once_however_it_is_spelled():
+    with pytest.raises(ValueError, match=r"data.mix names a folder twice: a, ./a"):
+        load_config("tiny", ["data.dir=a", "data.mix={a: 1, ./a: 2}"])

@@ -4,6 +4,7 @@ Exported from notebooks/16c_cleaning.ipynb, grown by notebooks/19c_fine_tuning_r
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -82,8 +83,10 @@ class MixedStream:
 
 
 def check(config: Config) -> None:
-    """ValueError for a mixture without the folder that is validated."""
+    """ValueError for a mixture without the folder that is validated, or with one folder under two names."""
     data = config.data
+    if len({Path(folder).resolve() for folder in data.mix}) < len(data.mix):
+        raise ValueError(f"data.mix names a folder twice: {', '.join(data.mix)}")
     if data.dir not in data.mix:
         raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
 
