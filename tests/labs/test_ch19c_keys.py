@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -156,8 +157,11 @@ def test_what_cannot_work_is_said_in_one_sentence(place, changes, message, capsy
 
 
 def test_the_other_keys_of_the_section_ask_for_no_adapters(place):
-    said, *overrides = words(place, "plain", lora_rank=0, lora_alpha=16)
-    assert not lora_parameters(trainer.build_run(load_config(said, overrides)).model)
+    said, *overrides = words(place, "plain", lora_rank=0)
+    config = replace(load_config(said, overrides), lora=Lora(alpha=16.0))
+    assert not lora_parameters(trainer.build_run(config).model)
+    with pytest.raises(ValueError, match=r"lora.alpha would have no effect; it needs lora.rank above 0"):
+        load_config(said, [*overrides, "lora.alpha=16"])
 
 
 def test_a_base_that_was_trained_further_is_refused(place):
