@@ -107,8 +107,8 @@ answer("00.1", in_words[0] if in_words else "more than 400")
 r"""
 Before the first step, every piece of text is about equally likely. The model draws pieces of words at random, and pieces
 of characters, which are printed as �. Fifty steps take a second or two, and nearly everything is a word. After 150 steps
-there are English sentences, and after 400 most of them are. Nobody told the model any rules. It found them in the five
-lines of the loop, by predicting what comes next.
+there are English sentences, and after 400 most of them are. Nobody told the model any rules. It found them in the
+stories, by predicting what comes next.
 
 It has not learned everything. Compare the last text with your opening: who is there, and who owns what? The names and the
 numbers change from one sentence to the next, as if the model forgot what it has just written. To remember who has what is
@@ -132,7 +132,8 @@ numbers at random. We know the probability of every draw, so we can compute the 
 perfectly. No model can do better than that on average. We call this loss the *floor*. You will see it again wherever a
 model learns from these stories.
 
-Your model is still far above its floor. How close can one come in 1,600 steps? This is a record of chapter 07's run:
+Your model is still far above its floor. How close can one come in 1,600 steps? This is a record of chapter 07's run, on
+ten times as many stories, whose floor is a little different:
 """
 
 # %%

@@ -222,7 +222,7 @@ header. The low byte of a number comes first (*little-endian*). So the bytes of 
 is the 529 that we saw above. The bytes of the magic number make 20240520 in decimal, which looks like a date.
 
 To read a shard, we use a *memory map*. The file then looks like an array, and the operating system fetches only those
-parts of it that the program uses. So a file may be larger than the memory. When we open a shard, we make three fast
+parts of it that the program uses. So a corpus may be larger than the memory; of a shard that is in use, the memory holds the parts that are read. When we open a shard, we make three fast
 checks: the magic number, the version, and whether the file is as long as its header says.
 """
 
@@ -331,7 +331,7 @@ def open_shards(folder: str | Path, split: str) -> list[Path]:
 r"""
 Later chapters train on 50,000 stories. `ensure_corpus` writes them if they are not there yet, with the tokenizer that
 chapter 01 saved in `data/built`. If there is none, it trains the same one. The manifest also gets the floor of the
-validation split. The two functions put together what we have: stories, splits, ids, shards, and the manifest.
+validation split. `write_corpus` and `ensure_corpus` put together what we have: stories, splits, ids, shards, and the manifest.
 """
 
 # %%
@@ -616,7 +616,7 @@ r"""
 ## What a row can see
 
 Look again at the three rows printed above the check. The first row begins with a story, because the stream does. The
-other rows begin in the middle of this story, and there the model cannot see who is meant and what was said first.
+other rows begin in the middle of a story, and there the model cannot see where the story takes place, or who is meant.
 
 *Predict.* Suppose that rows of 128 tokens begin at random places. What share of all tokens belongs to a story that
 began before their row?
@@ -645,7 +645,7 @@ it can begin at T places. At `min(before, T)` of them, the row begins after the 
 
 For these tokens, the model cannot see facts that were said before the row. So the loss on such rows has a higher floor
 than the one of chapter 02. If documents are about as long as a row, it is better to begin every row with a document, as
-nanochat does. Chapter 07 trains on such rows. In the class below, `position` counts rows, and an epoch ends when each
+nanochat does. Chapter 07 trains on such rows. The law above does not hold for them: a row runs on into the next story, so many tokens are inputs twice in an epoch, and each *document* begins one row. In the class below, `position` counts rows, and an epoch ends when each
 document has begun one row. The documents are numbered through all shards: `ends` says after how many documents each
 shard ends, and `searchsorted` finds the shard of a document. At the end of a shard, a row goes on at its beginning
 (`mode="wrap"`).

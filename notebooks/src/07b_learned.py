@@ -2,7 +2,7 @@
 r"""
 # 07b · What has it learned?
 
-Chapter 07 trained a model. It answers nearly every question whose answer is in the story, and its loss ended a few per cent above the floor. It is
+Chapter 07 trained a model. It answers nearly every question about a number that only has to be copied, and its loss ended a few per cent above the floor. It is
 tempting to say that the model has understood who owns what. Has it? A score cannot tell. In this chapter we take the model apart: we look at the
 facts that it pays for, we change the text so that a claim about the model predicts something, and we switch parts of the model off.
 
@@ -90,7 +90,7 @@ print(f"{config.n_layer} layers of {config.n_head} heads, vocabulary {own.finger
 
 # %% [markdown]
 r"""
-## Which facts cost the rest?
+## Which repeated facts cost most?
 
 Some nats a story are left above the floor. Which words cost them? A story draws its facts once: two names, a number, things, perhaps a place, a toy or a
 promise. Later it says them again. The first time there is a choice, and the grammar pays for it as well. When a fact is *repeated*, the story leaves no choice:
@@ -290,10 +290,10 @@ The left bars show what a story loses to each kind of fact. The right bars show 
 whether a name comes there is a choice of the grammar.) These six kinds are most of the gap.
 
 Arithmetic is the largest single loss. But toy, place and promise together cost more, and they need no arithmetic: they only have to be remembered. A repeated place costs 2.90 nats, the
-same as a guess, and it is right as often as a guess. **The model has no memory of the place at all.** A promise costs as much as a guess as well, and a toy little less. The things, on the other hand, are never wrong.
+same as a guess, and it is right as often as a guess. **We find no memory of the place at all.** A promise costs as much as a guess as well, and a toy little less. The things, on the other hand, are never wrong.
 
-Why does the model copy *shells* and not *the lake*? The first column suggests a reason. A story repeats its things four times, but only one story in five repeats its place. In 6,400 stories, which is all that the
-run has read, there are 26,000 repeats of things and fewer than 1,200 of places. If this is the reason, more training must help the rare facts. The last section tries it.
+Why does the model copy *shells* and not *the lake*? The first column suggests a reason. A story repeats its things four times, but only one story in five repeats its place. In the 6,400 rows that the
+run has read, each of which begins with a story and runs into the next, there are 26,000 repeats of things and fewer than 1,200 of places. If this is the reason, more training must help the rare facts. The last section tries it.
 
 ## Does it know whose?
 
@@ -375,8 +375,8 @@ for key, pool in {"n, hers": "many", "m, his": "few"}.items():
 
 # %% [markdown]
 r"""
-The girl always has six or more things, and the boy five or fewer. In this corpus the *word itself* says whose number it is, and nobody has to look for its owner. How far does that lead? Here is a rule that never reads who owns a number. From the words just before
-the gap it decides whether the answer is his. Then it takes the first number word of the story that is small enough, or large enough.
+The girl begins with six or more things, and the boy with five or fewer. In this corpus the *word itself* says whose number it is, and nobody has to look for its owner. How far does that lead? Here is a rule that never reads who owns a number. From the words just before
+the missing number it decides whether the answer is his. Then it takes the first number word of the story that is small enough, or large enough.
 """
 
 
@@ -403,7 +403,7 @@ print(
 # %% [markdown]
 r"""
 The rule is right every time, so the model's 98% was no evidence that it knows the owners. This is called **shortcut learning** (Geirhos et al. 2020): the training data had an easier way to the answer than the one that
-we had in mind, and the model took it. It made no mistake. In every story of this corpus the shortcut is right, so held-out stories cannot show the difference, however many there are. Only a text that the corpus
+we had in mind, and the model took it. On this corpus the shortcut costs nothing: it is right in every story, so held-out stories cannot show the difference, however many there are. Only a text that the corpus
 cannot produce can show it. Nor did the baselines of chapter 07 warn us: the bigram and the three rules know nothing of the size of a number.
 
 What would a corpus look like that cannot be answered by size? Both owners must draw their numbers from the same words. We trained the same model on such stories, in which both have three to eight things, with three
@@ -437,7 +437,7 @@ Her number is right in both orders in every story, and his in 94% to 97%, while 
 model learns depends on what its corpus makes necessary, and the exchange shows it, not the score.
 
 But do not claim too much again. With all attention of layer 1 switched off, these models still get 97% or more of the copied answers and all of hers in both orders (the record has both numbers). In layer 0, a number is seen by its word and its position alone, without the words around it. So with one layer of attention nothing follows a number back to its owner's name. The place of the number and the few forms of the opening
-sentence are enough. This model finds the right number; that it looks for owners is, again, more than we have measured.
+sentence must then be enough; we have not tested this. This model finds the right number; that it looks for owners is, again, more than we have measured.
 
 ## How does it copy?
 
@@ -523,10 +523,10 @@ answer("07b.5", 100 * without_layer["copied number"])
 
 # %% [markdown]
 r"""
-The picture was an explanation. The two heads that look at the answer are the two whose absence costs copied answers: 59% are right without head 0.3, 86% without 0.2, and 20% without both. So the two work together, and each can do part of the other's work. Without either of them, computed answers suffer as well: a number
+The two heads that look at the answer are the two whose absence costs copied answers: 59% are right without head 0.3, 86% without 0.2, and 20% without both. So the two work together, and each can do part of the other's work. Without head 0.3, computed answers clearly suffer as well: a number
 must be found before it can be used.
 
-All of layer 1 can be switched off, and every copied answer stays right. Chapter 04 needed two hops: the first fetched for each number whose it is, and the second looked for the right owner. Here one hop is enough: the number word itself says whose it is, so nothing has to be fetched first. Layer 1's attention does matter for arithmetic: on these 60 stories, 52% of the computed answers become 39%.
+All of layer 1 can be switched off, and every copied answer stays right. Chapter 04 needed two hops: the first fetched for each number whose it is, and the second looked for the right owner. Here one hop is enough. Size is one reason, and not the only one: the models on one pool of numbers need no second hop either. Layer 1's attention does matter for arithmetic: on these 60 stories, 52% of the computed answers become 39%.
 
 A model that has lost a layer is not one that never had it. Does a model that is *trained* with a single layer do worse? The record has such a run, too:
 """
@@ -537,7 +537,7 @@ for kind in ("copied number", "computed number"):
 
 # %% [markdown]
 r"""
-It is as good at both. In this corpus, nothing that we ask for needs a second layer of attention.
+It is as good at both. After 1,600 steps, a second layer has not helped with numbers.
 
 ## Twice as long
 
