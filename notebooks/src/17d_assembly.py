@@ -28,9 +28,10 @@ import signal
 from dataclasses import MISSING, fields
 from functools import partial
 
-from course.notebook import answer, checkpoint, grown, predict, predictions, show
+from course.notebook import answer, as_module, checkpoint, grown, predict, predictions, show
 from nanogpt.build import refuse_other_shape
 from nanogpt.config import load_config
+from nanogpt.labs.corpora.vocab import read_tokenizer
 from nanogpt.metrics import read_metrics
 from nanogpt.trainer import due
 
@@ -713,7 +714,7 @@ def is_ours(folder: Path) -> bool:
 
 # %%
 #| export labs.corpora.vocab
-from nanogpt.pretrained import find_checkpoint, is_ours
+from nanogpt.pretrained import find_checkpoint
 
 
 def words_beside(place: Path) -> Path | None:
@@ -723,6 +724,27 @@ def words_beside(place: Path) -> Path | None:
         return own if own.exists() else None
     folder = find_checkpoint(place.as_posix())[0].parent
     return folder if any((folder / name).exists() for name in ("vocab.json", "tokenizer.json")) else None
+
+
+def words_for(place: Path, named: str | None, rows: int) -> BPETokenizer:
+    """The tokenizer of a model whose token table has so many rows: the one that is named, or the one beside its weights, or GPT-2's.
+
+    ValueError if there is none, or if both are there and differ: an id would mean another word.
+    """
+    beside = words_beside(place)
+    if named is None and beside is None and rows in (50257, 50304):  # GPT-2's, plain or padded
+        named = "gpt2"
+    if named is None and beside is None:
+        raise ValueError(f"{place} has no tokenizer.json beside it; name one with --tokenizer")
+    coder = read_tokenizer(named or beside)
+    if named and beside and (own := read_tokenizer(beside).fingerprint) != coder.fingerprint:
+        two = f"{place} has its own tokenizer, {own[:8]}, and {named} is another, {coder.fingerprint[:8]}"
+        raise ValueError(f"{two}; leave out --tokenizer")
+    return coder
+
+
+# %%
+as_module("labs.corpora.vocab")  # as the checkpoint will write it
 
 
 # %%
@@ -736,20 +758,14 @@ from nanogpt.pretrained import load_pretrained
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a model's or a run's folder, a Hugging Face folder or a name on the hub.
 
-    tokenizer: gpt2, a tokenizer.json or a Hugging Face folder; by default the one beside the weights, or where there is
-    none GPT-2's, if the model has as many tokens.
+    tokenizer: gpt2, a tokenizer.json or a Hugging Face folder, where none is beside the weights, and GPT-2's does not fit.
     """
     folder = pick_checkpoint(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
         raise FileNotFoundError(f"{folder} is not there; chapter 07 writes data/built/model (course run 07)")
-    vocab = import_module("nanogpt.labs.corpora.vocab")
     model = load_model(folder) if is_ours(folder) else load_pretrained(checkpoint)
-    tokenizer = tokenizer or vocab.words_beside(folder)
-    if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
-        tokenizer = "gpt2"
-    if tokenizer is None:
-        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, vocab.read_tokenizer(tokenizer)
+    vocab = import_module("nanogpt.labs.corpora.vocab")
+    return model, vocab.words_for(folder, tokenizer, model.config.vocab_size)
 
 
 # %%

@@ -675,6 +675,7 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
 
     base_model: the folder of the base, or its name on the hub; with it, `load` needs the adapter's folder alone.
     """
+    model = getattr(model, "_orig_mod", model)  # torch.compile puts another module around it
     layers = {name: m for name, m in linear_layers(model).items() if isinstance(m, LoRALinear)}
     if not layers:
         raise ValueError("the model has no adapter to save; add_lora(model, rank) makes them")
@@ -767,8 +768,7 @@ def base_of(folder: Path) -> str:
 def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokenizer]:
     """Model and tokenizer of a model's, a run's or an adapter's folder, a Hugging Face folder or a name on the hub.
 
-    tokenizer: gpt2, a tokenizer.json or a Hugging Face folder; by default the one beside the weights, or where there is
-    none GPT-2's, if the model has as many tokens.
+    tokenizer: gpt2, a tokenizer.json or a Hugging Face folder, where none is beside the weights, and GPT-2's does not fit.
     """
     folder = pick_checkpoint(checkpoint)
     if not folder.exists() and len(folder.parts) > 2:  # a name on the hub has two parts at most
@@ -777,14 +777,9 @@ def load(checkpoint: str, tokenizer: str | None = None) -> tuple[GPT, BPETokeniz
         lora, beside = import_module("nanogpt.labs.tuning.lora"), folder / "tokenizer.json"
         model, tokenizer = load(lora.base_of(folder), tokenizer or (beside if beside.exists() else None))
         return lora.merge(lora.load_adapter(model, folder)), tokenizer
-    vocab = import_module("nanogpt.labs.corpora.vocab")
     model = load_model(folder) if is_ours(folder) else load_pretrained(checkpoint)
-    tokenizer = tokenizer or vocab.words_beside(folder)
-    if tokenizer is None and model.config.vocab_size in (50257, 50304):  # GPT-2's, plain or padded
-        tokenizer = "gpt2"
-    if tokenizer is None:
-        raise ValueError(f"{checkpoint} has no tokenizer.json beside it; name one with --tokenizer")
-    return model, vocab.read_tokenizer(tokenizer)
+    vocab = import_module("nanogpt.labs.corpora.vocab")
+    return model, vocab.words_for(folder, tokenizer, model.config.vocab_size)
 
 
 # %% tags=["nbval-ignore-output"]

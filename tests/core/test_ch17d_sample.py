@@ -161,6 +161,10 @@ def test_a_folder_of_hugging_faces_is_read_with_its_own_vocabulary(tmp_path):
         load(str(folder))
     write_vocab(own, folder)
     assert load(str(folder))[1].fingerprint == own.fingerprint
+    other = BPETokenizer.train("the cat sat on the mat with the hat. " * 20, 270)
+    other.save(tmp_path / "other.json")
+    with pytest.raises(ValueError, match=r"has its own tokenizer, .*; leave out --tokenizer"):
+        load(str(folder), str(tmp_path / "other.json"))
     (folder / "merges.txt").write_text("#version: 0.2\n")
     with pytest.raises(ValueError, match="has 0 merges"):
         load(str(folder))

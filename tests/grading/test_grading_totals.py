@@ -105,6 +105,16 @@ def test_a_name_is_the_same_in_every_file(tmp_path):
     assert [(one.student, one.submitted) for one in found] == [(JOSE, "2026-11-20T10:00:00+01:00")]
 
 
+def test_the_latest_file_is_the_latest_however_its_zone_is_spelled(tmp_path):
+    for name in (
+        "ann_2026-11-20T10-00-00Z",
+        "ann_2026-11-20T10-30-00+01-00",
+    ):  # the second one is 9:30 in UTC
+        (tmp_path / f"{name}.ipynb").write_text("{}")
+    (found,), _ = collect(tmp_path)
+    assert found.path.name == "ann_2026-11-20T10-00-00Z.ipynb" and not found.problem
+
+
 def test_a_second_row_for_the_same_is_refused(tmp_path):
     for rows in ("04,,2026-11-20\n04,,2026-11-21\n", "04,kim,2026-11-20\n04,kim,2026-11-21\n"):
         (tmp_path / "due.csv").write_text("set,student_id,due\n" + rows)

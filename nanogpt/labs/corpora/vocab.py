@@ -156,3 +156,20 @@ def words_beside(place: Path) -> Path | None:
         return own if own.exists() else None
     folder = find_checkpoint(place.as_posix())[0].parent
     return folder if any((folder / name).exists() for name in ("vocab.json", "tokenizer.json")) else None
+
+
+def words_for(place: Path, named: str | None, rows: int) -> BPETokenizer:
+    """The tokenizer of a model whose token table has so many rows: the one that is named, or the one beside its weights, or GPT-2's.
+
+    ValueError if there is none, or if both are there and differ: an id would mean another word.
+    """
+    beside = words_beside(place)
+    if named is None and beside is None and rows in (50257, 50304):  # GPT-2's, plain or padded
+        named = "gpt2"
+    if named is None and beside is None:
+        raise ValueError(f"{place} has no tokenizer.json beside it; name one with --tokenizer")
+    coder = read_tokenizer(named or beside)
+    if named and beside and (own := read_tokenizer(beside).fingerprint) != coder.fingerprint:
+        two = f"{place} has its own tokenizer, {own[:8]}, and {named} is another, {coder.fingerprint[:8]}"
+        raise ValueError(f"{two}; leave out --tokenizer")
+    return coder

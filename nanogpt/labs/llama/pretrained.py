@@ -132,6 +132,7 @@ def llama_from_hf(name_or_dir: str | Path) -> Llama:
 
 def llama_to_hf(model: Llama, folder: str | Path) -> None:
     """Write config.json and model.safetensors, which `transformers` and llama_from_hf load; each file atomically."""
+    model = getattr(model, "_orig_mod", model)  # torch.compile puts another module around it
     kind = "qwen3" if model.config.qk_norm else "llama"
     fields = {theirs: getattr(model.config, ours) for ours, theirs in SIZES.items()}
     rope = {"rope_theta": model.config.rope_theta, "rope_type": "default"}

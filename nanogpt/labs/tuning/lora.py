@@ -126,6 +126,7 @@ def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None =
 
     base_model: the folder of the base, or its name on the hub; with it, `load` needs the adapter's folder alone.
     """
+    model = getattr(model, "_orig_mod", model)  # torch.compile puts another module around it
     layers = {name: m for name, m in linear_layers(model).items() if isinstance(m, LoRALinear)}
     if not layers:
         raise ValueError("the model has no adapter to save; add_lora(model, rank) makes them")
