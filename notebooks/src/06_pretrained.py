@@ -560,6 +560,10 @@ def find_checkpoint(name_or_dir: str | Path, revision: str | None = None) -> tup
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         pickle = "a pytorch_model.bin is a pickle, which can run code when read: convert it with transformers' save_pretrained"
+        if (folder / "adapter_config.json").exists():
+            pickle = (
+                "it holds an adapter of PEFT: merge it with its base there (merge_and_unload), and save that"
+            )
         raise FileNotFoundError(f"{name_or_dir} lacks {', '.join(missing)}; {pickle}")
     return paths[0], paths[1:]
 
@@ -615,7 +619,9 @@ def read_headers(paths: list[Path]) -> dict[str, tuple[Path, str, tuple[int, ...
                     if not MASK.fullmatch(name):
                         entries[name] = path, stored, tuple(piece.get_shape()), piece.get_dtype()
         except SafetensorError as error:
-            raise ValueError(f"{path.name} is no complete safetensors file ({error})") from None
+            pointer = path.read_bytes()[:8] == b"version "
+            why = "but a git-lfs pointer; `git lfs pull` brings the weights" if pointer else f"({error})"
+            raise ValueError(f"{path.name} is no complete safetensors file {why}") from None
     return entries
 
 

@@ -718,3 +718,13 @@ def test_settings_of_published_files_are_known():
     assert config_from_hf({"model_type": "gpt2"} | old) == GPTConfig()
     with pytest.raises(ValueError, match="pruned_heads is"):
         config_from_hf({"model_type": "gpt2", "pruned_heads": {"0": [1]}})
+
+
+def test_what_is_there_in_place_of_weights_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match="it holds an adapter of PEFT"):
+        from_hf(tmp_path)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(ValueError, match="but a git-lfs pointer"):
+        from_hf(tmp_path)

@@ -234,7 +234,7 @@ def test_packed_files_hold_the_same_documents(tmp_path, name, block):
     assert found == [*texts[:-1], texts[-1]]
     if name.endswith(".gz"):
         (tmp_path / name).write_bytes(gzip.compress(raw)[:-9])
-        assert f"{name} cannot be unpacked" in refusal(tmp_path / name)
+        assert f"{name} cannot be read" in refusal(tmp_path / name)
 
 
 def test_what_json_may_hold_besides_text(tmp_path):

@@ -48,34 +48,35 @@ def kind_of(path: Path) -> str | None:
     return KINDS.get(path.suffix.lower())
 
 
-def opened(path: Path) -> BinaryIO:
-    """A file's bytes, unpacked."""
-    if path.suffix.lower() == ".zst":
-        import pyarrow
-
-        return pyarrow.input_stream(str(path), compression="zstd")
-    return gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb")
-
-
-def beginning(path: Path, size: int = 1 << 20) -> bytes:
-    """The first bytes of what is in a file."""
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """What is in a file, unpacked. ValueError if it cannot be read."""
     try:
-        with opened(path) as file:
-            return file.read(size)
+        if path.suffix.lower() == ".zst":
+            import pyarrow
+
+            with pyarrow.input_stream(str(path), compression="zstd") as file:
+                yield file
+        else:
+            with gzip.open(path) if is_packed(path) else open(path, "rb") as file:
+                yield file
     except (EOFError, OSError, ValueError, ImportError) as error:
-        raise ValueError(f"{path} cannot be unpacked ({error}); .zst needs pyarrow") from None
+        raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def beginning(path: Path) -> bytes:
+    """The first megabyte of what is in a file."""
+    with opened(path) as file:
+        return file.read(1 << 20)
 
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """A file with what is in a packed one, as long as the block lasts. ValueError if it cannot be unpacked."""
+    """A file with what is in a packed one, as long as the block lasts."""
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder, path.stem)
-        try:
-            with opened(path) as file, plain.open("wb") as out:
-                shutil.copyfileobj(file, out, 1 << 20)
-        except (EOFError, OSError, ValueError, ImportError) as error:
-            raise ValueError(f"{path} cannot be unpacked ({error}); .zst needs pyarrow") from None
+        with opened(path) as file, plain.open("wb") as out:
+            shutil.copyfileobj(file, out, 1 << 20)
         yield plain
 
 
