@@ -137,6 +137,10 @@ def make_data(data: Data) -> None:
 
 
 # %%
+as_module("labs.corpora.make")  # as the checkpoint will write it
+
+
+# %%
 #| export
 def ensure_data(data: Data) -> dict:
     """The manifest of data.dir. A source that is named is made into shards first, or must be what they were made of."""

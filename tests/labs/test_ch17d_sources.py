@@ -1,15 +1,13 @@
 """A key that says what data are made of acts, or is refused: shards are known by what they were made of, not by their place."""
 
-import sys
 from dataclasses import replace
 
 import pytest
 
 from nanogpt.build import ensure_data
-from nanogpt.config import LABS, Data, Eval, Model, Optim, Run, Train, keys, load_config
+from nanogpt.config import Data, keys, load_config
 from nanogpt.labs.plan.idle import ACTS
 from nanogpt.shards import load_manifest
-from nanogpt.trainer import build_run, fit
 
 CATS = "".join(f"The cat number {i} sat.\n\n" for i in range(200))
 DOGS = "".join(f"Der Hund Nummer {i} lief.\n\n" for i in range(200))
@@ -97,46 +95,3 @@ def test_a_text_that_is_one_document_can_be_trained_on(tmp_path):
     made = ensure_data(Data(str(tmp_path / "shards"), source=str(tmp_path / "names.txt"), tokenizer=280))
     train, val = (made["splits"][split]["tokens"] for split in ("train", "val"))
     assert 0.05 < val / (train + val) < 0.15
-
-
-SECTIONS = Model, Data, Optim, Train, Eval, Run
-
-
-def test_every_key_is_read_by_a_run_or_by_a_lab(tmp_path, monkeypatch):
-    """Who adds a key must use it: what nobody reads has no effect."""
-    read = set()
-
-    def recorded(self, name):
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if caller.startswith("nanogpt.") and caller != "nanogpt.config":
-            read.add((type(self), name))
-        return object.__getattribute__(self, name)
-
-    (tmp_path / "cats.txt").write_text(CATS)
-    words = ["data.source=" + str(tmp_path / "cats.txt"), "data.tokenizer=280", f"data.dir={tmp_path}/shards"]
-    words += [
-        f"run.dir={tmp_path}/run",
-        "run.device=cpu",
-        "model.n_layer=1",
-        "model.n_head=2",
-        "model.n_embd=16",
-    ]
-    words += ["model.block_size=16", "train.batch_tokens=32", "train.micro_batch=2", "train.max_steps=2"]
-    words += [
-        "optim.warmup=1",
-        "eval.every=1",
-        "eval.sample_every=2",
-        "eval.tokens=100",
-        "run.checkpoint_every=1",
-    ]
-    for schedule in ("cosine", "wsd"):
-        config = load_config("tiny", [*words, f"optim.schedule={schedule}", f"run.dir={tmp_path}/{schedule}"])
-        with monkeypatch.context() as patch:
-            for section in SECTIONS:
-                patch.setattr(section, "__getattribute__", recorded)
-            fit(build_run(config))
-    used = {f"{section.__name__.lower()}.{name}" for section, name in read}
-    shape = {f"model.{name}" for name in vars(Model())}  # Model.shape hands them all to GPTConfig
-    asked_of_labs = {key for key in keys() if key in LABS or key.partition(".")[0] in LABS}
-    own = {"init_from", "lora.alpha", "lora.targets"}  # build.load_given; labs.tuning.adapters
-    assert not keys().keys() - used - shape - asked_of_labs - own

@@ -6,10 +6,10 @@ from course.paths import SOURCES, TESTS, numbered, source_chapters
 from course.states.released import owners, released
 from course.testing.needs import all_needed, makers, needed
 
-ASKED_FOR = {  # labs named as a text, and two methods of GPT: imported when a call asks for them, and no cell does
+ASKED_FOR = {  # labs named as a text, and a method of GPT: imported when a call asks for them, and no cell does
     "06": {"pretrained", "pretrained.from_hf"},
     "17b": {"labs.llama.model"},
-    "08": {"labs.llama.pretrained", "sampling", "sampling.stream_batch"},
+    "08": {"labs.llama.pretrained"},
     "13": {"labs.kernels.columns"},
     "17c": {  # what only some keys of a configuration need
         "labs.corpora.mixture",
@@ -19,6 +19,7 @@ ASKED_FOR = {  # labs named as a text, and two methods of GPT: imported when a c
         "labs.long_run.spikes",
         "labs.long_run.tensorboard",
         "labs.long_run.wandb",
+        "labs.plan.idle",  # its own
         "labs.parallel.laid_out",
         "labs.tuning.adapters",
         "labs.tuning.answers",
