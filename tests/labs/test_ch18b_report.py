@@ -99,5 +99,8 @@ def test_what_cannot_be_is_one_clear_error(place, options, message):
 def test_shards_of_another_tokenizer_are_refused(place, tmp_path):
     other = BPETokenizer.train("another text altogether " * 9, 270)
     other.save(tmp_path / "tokenizer.json")
+    named = ["--tokenizer", str(tmp_path / "tokenizer.json")]
+    with pytest.raises(ValueError, match=r"has its own tokenizer, .* leave out --tokenizer"):
+        run(place, *named)
     with pytest.raises(ValueError, match="was made with tokenizer"):
-        run(place, "--tokenizer", str(tmp_path / "tokenizer.json"))
+        run(place, "--checkpoint", str(place / "hf"), *named)  # none is beside these weights
