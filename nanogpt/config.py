@@ -66,9 +66,7 @@ NotNegative, Positive = Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]
 Amount, Rate = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
 Fraction, BelowOne = Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
-Place = Annotated[
-    Name, AfterValidator(os.path.expanduser)
-]  # ~ is the home folder; behind a = no shell knows it
+Place = Annotated[Name, AfterValidator(os.path.expanduser)]  # ~ is the home folder, behind a = too
 
 
 @dataclass(frozen=True)

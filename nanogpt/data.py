@@ -115,9 +115,8 @@ class DocumentStream(BatchStream):
             # its tokens and what follows
             tokens = self.tokens[np.searchsorted(self.ends, document, side="right")]
             if len(tokens) <= self.T:
-                raise ValueError(
-                    f"a shard has {len(tokens)} tokens, but a row takes {self.T} + 1; lower T, or add text"
-                )
+                length = f"{len(tokens)} tokens"
+                raise ValueError(f"{length}, but a row takes {self.T} + 1; lower T, or add text")
             rows.append(tokens.take(self.starts[document] + np.arange(self.T + 1), mode="wrap"))
         self.position += self.world_size * self.B
         return np.stack(rows)

@@ -32,13 +32,9 @@ def is_python(source: str) -> bool:
 def new_names(**names) -> dict:
     """The namespace in which cells run: that of a new module __main__, in which `display` shows nothing."""
     module = types.ModuleType("__main__")
-    OLD.append(sys.modules.get("__main__"))  # the program's own code still needs its names
     sys.modules["__main__"] = module
     vars(module).update(names, display=lambda *_, **__: None)
     return vars(module)
-
-
-OLD: list = []
 
 
 def run_cell(name: str, source: str, names: dict) -> None:

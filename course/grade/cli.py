@@ -56,7 +56,7 @@ ABOUT = {  # what each command does, in full, and an example
 }
 
 
-ODD = re.compile(r"_late_|-copy\d|(^|_)\d\d[a-z]?_[a-z]+|\(\d\)", re.IGNORECASE)  # a system's or a set's name
+ODD = re.compile(r"_late_|-copy\d|(^|_)\d\d[a-z]?_[a-z]+", re.IGNORECASE)  # a system's or a set's name
 
 
 def parser() -> argparse.ArgumentParser:

@@ -540,7 +540,8 @@ writes the shards and then the manifest. It reads the text as a whole and works 
 #| export labs.corpora.text
 import hashlib
 import re
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -578,12 +579,21 @@ def read_documents(source: str | Path, paragraphs: bool = True) -> list[str]:
     return documents
 
 
+def to_learn_from(texts: Iterable[str]) -> Iterator[str]:
+    """The first of the texts, with LEARN characters together, or a text more."""
+    read = 0
+    for text in texts:
+        if read >= LEARN:
+            return
+        yield text
+        read += len(text)
+
+
 def tokenizer_for(documents: list[str], tokenizer: int | str | Path, folder: Path) -> BPETokenizer:
     """GPT-2's, that of a tokenizer.json, or a new one of so many tokens, learned from the first documents and saved."""
     if not isinstance(tokenizer, int):
         return BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
-    ends = accumulate(map(len, documents))
-    coder = BPETokenizer.train((d for d, end in zip(documents, ends) if end - len(d) < LEARN), tokenizer)
+    coder = BPETokenizer.train(to_learn_from(documents), tokenizer)
     coder.save(folder / "tokenizer.json")
     return coder
 
@@ -714,7 +724,8 @@ them: readers for JSONL, CSV and parquet, GPT-2's two vocabulary files, and chec
 
 *Kinds of files.* JSONL is cut at a line's end. A text whose paragraphs are documents (as llm.c takes TinyShakespeare) is cut after blank lines. In CSV
 a quoted field may itself contain line breaks. A line break ends a row if the number of quotes before it is even: a field has two quotes, and a `""` inside it has two as
-well.
+well. A text with lines `<|endoftext|>`, such as TinyStories, is cut behind them. A packed file (`.gz`, `.zst`) cannot be cut. It is unpacked into a
+temporary file, and is one chunk.
 """
 
 # %%
@@ -727,6 +738,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -1035,7 +1047,7 @@ def blocks_in(span: Span, block: int) -> Iterator[tuple[bool, list[str]]]:
 
 # %% [markdown]
 r"""
-The source is a file, or a folder with any such files below it.
+The source is a file, or a folder with any such files below it. Other files are left out, and nothing is worse than to train on half a corpus without knowing it. So `print_remarks` names what is left out, and why.
 """
 
 
@@ -1083,15 +1095,15 @@ def about(path: Path) -> str | None:
     return "has line ends of Windows, of which each has one character more" if b"\r\n" in text else None
 
 
-def remarks(source: Path, shown: int = 5) -> Iterator[str]:
-    """A line for each thing in a source that its owner may not expect."""
-    if source.is_file() and kind_of(source) is None:
-        yield f"{source}: read as plain text, since its name does not end in {', '.join(KINDS)}"
-    paths = sorted(paths_below(source)) if source.is_dir() else [source] if kind_of(source) else []
+def print_remarks(source: Path, shown: int = 5) -> None:
+    """A line on stderr for each thing in a source that its owner may not expect."""
+    paths = sorted(paths_below(source)) if source.is_dir() else [source]
     said = [f"{path}: {what}" for path in paths if (what := about(path))]
-    yield from said[:shown]
-    if len(said) > shown:
-        yield f"and {len(said) - shown} more such files"
+    if source.is_file() and kind_of(source) is None:
+        said = [f"{source}: read as plain text, since its name does not end in {', '.join(KINDS)}"]
+    more = [f"and {len(said) - shown} more such files"] if len(said) > shown else []
+    for line in [*said[:shown], *more]:
+        print(line, file=sys.stderr)
 
 
 # %% [markdown]

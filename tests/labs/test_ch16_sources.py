@@ -21,7 +21,7 @@ from nanogpt.labs.corpora.sources import (
     find_files,
     first_cut,
     hash_of,
-    remarks,
+    print_remarks,
 )
 from nanogpt.labs.corpora.splits import split_of
 from nanogpt.labs.corpora.stories import stories
@@ -243,7 +243,7 @@ def test_what_json_may_hold_besides_text(tmp_path):
     assert documents_of([tmp_path / "a.jsonl"], 1 << 20, 1 << 20) == ["half \ufffd end", "😀"]
 
 
-def test_what_is_left_out_of_a_folder_is_named(tmp_path):
+def test_what_is_left_out_of_a_folder_is_named(tmp_path, capsys):
     corpus, elsewhere = tmp_path / "corpus", tmp_path / "elsewhere"
     corpus.mkdir(), elsewhere.mkdir()
     (corpus / "README.txt").write_text("a\r\nb")
@@ -251,13 +251,16 @@ def test_what_is_left_out_of_a_folder_is_named(tmp_path):
     (corpus / ".hidden").write_text("x")
     (corpus / "linked").symlink_to(elsewhere)
     (corpus / "b.txt").symlink_to(tmp_path / "gone")
-    said = {line.partition(": ")[0].rpartition("/")[2]: line for line in remarks(corpus)}
+    print_remarks(corpus)
+    lines = capsys.readouterr().err.splitlines()
+    said = {line.partition(": ")[0].rpartition("/")[2]: line for line in lines}
     assert said.keys() == {"README.txt", "part.json", "linked", "b.txt"}
     assert "line ends of Windows" in said["README.txt"] and "a link to a folder" in said["linked"]
     assert "a link to nothing" in said["b.txt"] and "does not end in .txt" in said["part.json"]
     assert [*find_files(corpus)] == [corpus / "README.txt"]
     (elsewhere / "names").write_text("x")
-    assert "read as plain text" in next(remarks(elsewhere / "names"))
+    print_remarks(elsewhere / "names")
+    assert "read as plain text" in capsys.readouterr().err
 
 
 def refusal(source: Path) -> str:

@@ -933,4 +933,4 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path, tokenizer_path, ca
     write_jsonl(tmp_path / "a.jsonl", ["a text"])
     name, *more = options
     assert main([tmp_path / name, "--out", tmp_path / "out", "--tokenizer", tokenizer_path, *more]) == 2
-    assert "leave out the option for it" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert "leave it out" in capsys.readouterr().err and not (tmp_path / "out").exists()

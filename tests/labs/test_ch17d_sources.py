@@ -1,5 +1,7 @@
 """A key that says what data are made of acts, or is refused: shards are known by what they were made of, not by their place."""
 
+import gzip
+import json
 from dataclasses import replace
 
 import pytest
@@ -95,3 +97,22 @@ def test_a_text_that_is_one_document_can_be_trained_on(tmp_path):
     made = ensure_data(Data(str(tmp_path / "shards"), source=str(tmp_path / "names.txt"), tokenizer=280))
     train, val = (made["splits"][split]["tokens"] for split in ("train", "val"))
     assert 0.05 < val / (train + val) < 0.15
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows, of cats.jsonl.gz", "corpus"])
+def test_files_of_other_kinds_and_folders_train_too_and_are_known_again(tmp_path, capsys, name):
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in CATS.split("\n\n"))
+    if name == "corpus":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.ndjson").write_text(rows)
+        (tmp_path / name / "rows.json").write_text("[]")
+    elif name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(rows.encode()))
+    else:
+        (tmp_path / name).write_text(rows)
+    data = Data(str(tmp_path / "shards"), source=str(tmp_path / name), tokenizer=270)
+    made = ensure_data(data)
+    assert made["splits"]["train"]["documents"] > 100 and ensure_data(data) == made
+    assert ("rows.json: left out" in capsys.readouterr().err) == (name == "corpus")
+    with pytest.raises(ValueError, match="whose source is"):
+        ensure_data(replace(data, source=str(tmp_path / "other.jsonl")))

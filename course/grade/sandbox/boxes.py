@@ -30,7 +30,7 @@ DISK = 1 << 30  # bytes by which the disk may fill where /tmp lies on it
 
 
 class Ended(Exception):
-    """The box gave no reply: `verdict` is timeout, crashed, output_limit or bad_reply."""
+    """The box gave no reply: `verdict` is timeout, crashed, output_limit or bad_reply; or it was not asked: invalid_cell."""
 
     def __init__(self, verdict: str, message: str):
         super().__init__(message)

@@ -69,12 +69,11 @@ class Grader:
         return result
 
     def checks(self, student: str, submission: Submission, result: dict) -> None:
-        broken: dict[str, Ended] = {}  # tasks whose cell alone does not end
+        # tasks whose cell cannot be taken, or alone does not end
+        broken = {task: Ended("invalid_cell", said) for task, said in submission.problems.items()}
         for check in self.made.checks:
             task = result["tasks"][check.task]
-            points, verdict, said = 0.0, "invalid_cell", submission.problems.get(check.task, "")
-            if not said:
-                points, verdict, said = self.verdict(check, student, submission.solutions, broken)
+            points, verdict, said = self.verdict(check, student, submission.solutions, broken)
             row = {"name": check.name, "points": round(points, 4), "max_points": float(check.points)}
             task["checks"].append(row | {"hidden": check.hidden, "verdict": verdict, "message": said})
             task["points"] = round(task["points"] + points, 4)
@@ -108,7 +107,7 @@ class Grader:
         for cell in self.made.cells:
             if cell.kind == "given":
                 cells.append(("", cell.source))
-            elif cell.kind == "solution" and cell.task in solutions and cell.task not in broken:
+            elif cell.kind == "solution" and cell.task not in broken:
                 cells.append((cell.task, solutions[cell.task]))
         return cells
 

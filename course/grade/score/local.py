@@ -77,12 +77,11 @@ def changed(was, now) -> bool:
     if isinstance(was, dict):
         other = not isinstance(now, dict) or was.keys() != now.keys()
         return other or any(changed(was[key], now[key]) for key in was)
-    if isinstance(was, torch.Tensor):
-        same = isinstance(now, torch.Tensor) and was.shape == now.shape and was.dtype == now.dtype
-        return not same or not torch.allclose(was.double(), now.double(), rtol=0, atol=0, equal_nan=True)
-    if isinstance(was, np.ndarray):
-        same = isinstance(now, np.ndarray) and was.shape == now.shape and was.dtype == now.dtype
-        return not same or was.tobytes() != now.tobytes()
+    if isinstance(was, torch.Tensor | np.ndarray):
+        if type(now) is not type(was) or now.shape != was.shape or now.dtype != was.dtype:
+            return True
+        both = (torch.as_tensor(value).double() for value in (was, now))
+        return not torch.allclose(*both, rtol=0, atol=0, equal_nan=True)
     if isinstance(was, int | float | str | bytes | None):
         return was != now and was == was  # NaN is no change of NaN
     return False

@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 
 from nanogpt.config import Data
-from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files, is_packed, kind_of
+from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files, is_packed, kind_of, print_remarks
 from nanogpt.labs.corpora.stories import ensure_corpus
-from nanogpt.labs.corpora.text import LEARN, prepare_text
+from nanogpt.labs.corpora.text import LEARN, prepare_text, to_learn_from
 from nanogpt.shards import file_sha256, load_manifest
 from nanogpt.tokenizer import BPETokenizer
 
@@ -23,16 +23,22 @@ def is_small(source: Path) -> bool:
     return plain and source.stat().st_size < LARGE
 
 
+def origin(manifest: dict) -> str | None:
+    """The name of what shards were made of: "stories", a file's or a folder's; None if another program made them."""
+    source = manifest["source"]
+    if isinstance(source, dict):
+        return "stories"
+    if source.endswith(", adopted"):
+        return None
+    return source.rsplit(", ", 2)[0] if "chunk" in manifest else source  # prepare adds files and bytes
+
+
 def refuse_other_data(data: Data, manifest: dict) -> None:
-    """ValueError if shards were made of something else than the configuration names. What the manifest does not say is not compared."""
-    source, made = Path(data.source), manifest
-    if isinstance(manifest["source"], dict) or data.source == "stories":
-        name = manifest["source"] if isinstance(manifest["source"], str) else "stories"
-        made, asked = {"source": name}, {"source": data.source}
-    else:
-        asked = {"val": data.val, "paragraphs": data.paragraphs}
-        if not manifest["source"].endswith(", adopted"):  # chapter 16b: shards of another program
-            asked["source"], made = source.name, manifest | {"source": manifest["source"].split(", ")[0]}
+    """ValueError if shards were made of something else than the configuration names. What a manifest does not say is not compared."""
+    source, made = Path(data.source), manifest | {"source": origin(manifest)}
+    asked = {"source": source.resolve().name if "chunk" in manifest else source.name}
+    if data.source != "stories":
+        asked |= {"val": data.val, "paragraphs": data.paragraphs}
         if is_small(source) and "chunk" not in manifest:
             asked["source_sha256"] = [file_sha256(source)]
         if isinstance(data.tokenizer, int):
@@ -44,9 +50,9 @@ def refuse_other_data(data: Data, manifest: dict) -> None:
             with suppress(OSError):  # its file may be out of reach, and training needs it for samples alone
                 asked["fingerprint"] = BPETokenizer.gpt2().fingerprint
     for key, now in asked.items():
-        if (was := made.get(key, now)) != now:
+        if made.get(key) not in (None, now):
             remedy = "choose another data.dir, or set data.source=null to train on what is there"
-            raise ValueError(f"{data.dir} holds shards whose {key} is {was}, not {now}; {remedy}")
+            raise ValueError(f"{data.dir} holds shards whose {key} is {made[key]}, not {now}; {remedy}")
 
 
 def make_large(data: Data) -> None:
@@ -55,7 +61,7 @@ def make_large(data: Data) -> None:
     if isinstance(tokenizer, int):
         spans = next(cut_files(find_files(source), LEARN, data.paragraphs))
         texts = (text for span in spans for _, block in blocks_in(span, 1 << 20) for text in block)
-        BPETokenizer.train(texts, tokenizer).save(tokenizer := folder / "tokenizer.json")
+        BPETokenizer.train(to_learn_from(texts), tokenizer).save(tokenizer := folder / "tokenizer.json")
     lab = import_module("nanogpt.labs.corpora.prepare")  # of chapter 16b
     lab.prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)
 
@@ -70,7 +76,9 @@ def make_data(data: Data) -> None:
         refuse_other_data(data, load_manifest(folder))
     elif data.source == "stories":
         ensure_corpus(folder)
-    elif is_small(source):
-        prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)
     else:
-        make_large(data)
+        print_remarks(source)
+        if is_small(source):
+            prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)
+        else:
+            make_large(data)

@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import signal
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from tqdm import tqdm
 
 from nanogpt.files import alone_in
 from nanogpt.labs.corpora.chunks import CHUNKS, adopt, finished, make_chunk, merge_chunks, shards_in
-from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, kind_of, remarks
+from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, kind_of, print_remarks
 from nanogpt.labs.corpora.splits import split_of
 from nanogpt.labs.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
 from nanogpt.labs.formats.megatron import shards_to_megatron
@@ -103,11 +102,6 @@ def prepare(source: str | os.PathLike, out: str | os.PathLike, tokenizer: str | 
     p, n = check_options(out := Path(out), val, test, workers, shard_tokens, part or "1/1")
     files, (encoding, ours) = find_files(source := Path(source)), load_tokenizer(tokenizer)
     size, times = sum(path.stat().st_size for path in files), [path.stat().st_mtime_ns for path in files]
-    kinds = {kind_of(path) or "text" for path in files}
-    if (column != "text" and kinds == {"text"}) or (paragraphs and "text" not in kinds):
-        raise ValueError(
-            f"{source} has no {'text' if paragraphs else 'columns'}; leave out the option for it"
-        )
     chunk = chunk or min(max(size >> 10, 1 << 22), 1 << 26)  # a thousand of a large text, but of bounded size
     made_of = dict(source=f"{source.resolve().name}, {len(files)} files, {size} bytes", chunk=chunk)
     made_of |= dict(tokenizer=Path(tokenizer).name, val=val, test=test, paragraphs=paragraphs, column=column)
@@ -190,6 +184,15 @@ def parser() -> argparse.ArgumentParser:
 DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
 
 
+def refuse_idle(args: argparse.Namespace) -> None:
+    """ValueError for an option that would do nothing, since the source has no file of the kind that it is for."""
+    kinds = {kind_of(path) or "text" for path in find_files(args.source)}
+    if args.column != "text" and kinds == {"text"}:
+        raise ValueError(f"--column {args.column}: {args.source} has no columns; leave it out")
+    if args.paragraphs and "text" not in kinds:
+        raise ValueError(f"--paragraphs: {args.source} has no text file; leave it out")
+
+
 def report(manifest: dict) -> str:
     """What was made, and the bytes of text per token, with a warning where these are few."""
     lines, held = [], manifest["splits"].values()
@@ -213,8 +216,9 @@ def run(args: argparse.Namespace) -> None:
     options = vars(args) | {"out": out}
     also = FORMATS[options.pop("format")]
     try:
-        for line in remarks(args.source) if args.source.exists() and not args.adopt else ():
-            print(line, file=sys.stderr)
+        if not args.adopt:
+            refuse_idle(args)
+            print_remarks(args.source)
         manifest = adopt(args.source, args.tokenizer) if options.pop("adopt") else prepare(**options)
         if manifest and also:
             also(out, manifest)

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -302,12 +303,12 @@ def about(path: Path) -> str | None:
     return "has line ends of Windows, of which each has one character more" if b"\r\n" in text else None
 
 
-def remarks(source: Path, shown: int = 5) -> Iterator[str]:
-    """A line for each thing in a source that its owner may not expect."""
-    if source.is_file() and kind_of(source) is None:
-        yield f"{source}: read as plain text, since its name does not end in {', '.join(KINDS)}"
-    paths = sorted(paths_below(source)) if source.is_dir() else [source] if kind_of(source) else []
+def print_remarks(source: Path, shown: int = 5) -> None:
+    """A line on stderr for each thing in a source that its owner may not expect."""
+    paths = sorted(paths_below(source)) if source.is_dir() else [source]
     said = [f"{path}: {what}" for path in paths if (what := about(path))]
-    yield from said[:shown]
-    if len(said) > shown:
-        yield f"and {len(said) - shown} more such files"
+    if source.is_file() and kind_of(source) is None:
+        said = [f"{source}: read as plain text, since its name does not end in {', '.join(KINDS)}"]
+    more = [f"and {len(said) - shown} more such files"] if len(said) > shown else []
+    for line in [*said[:shown], *more]:
+        print(line, file=sys.stderr)

@@ -5,7 +5,8 @@ Exported from notebooks/16_real_text.ipynb.
 
 import hashlib
 import re
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,12 +44,21 @@ def read_documents(source: str | Path, paragraphs: bool = True) -> list[str]:
     return documents
 
 
+def to_learn_from(texts: Iterable[str]) -> Iterator[str]:
+    """The first of the texts, with LEARN characters together, or a text more."""
+    read = 0
+    for text in texts:
+        if read >= LEARN:
+            return
+        yield text
+        read += len(text)
+
+
 def tokenizer_for(documents: list[str], tokenizer: int | str | Path, folder: Path) -> BPETokenizer:
     """GPT-2's, that of a tokenizer.json, or a new one of so many tokens, learned from the first documents and saved."""
     if not isinstance(tokenizer, int):
         return BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
-    ends = accumulate(map(len, documents))
-    coder = BPETokenizer.train((d for d, end in zip(documents, ends) if end - len(d) < LEARN), tokenizer)
+    coder = BPETokenizer.train(to_learn_from(documents), tokenizer)
     coder.save(folder / "tokenizer.json")
     return coder
 
