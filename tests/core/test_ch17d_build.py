@@ -252,6 +252,7 @@ def test_the_line_of_the_last_step_keeps_its_validation(config):
 def test_what_is_missing_is_named(config, tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist; `python -m nanogpt prepare`"):
         resumed(config(data_dir=str(tmp_path / "none"), data_source=None))
+    build_run(config())  # makes the shards
     shutil.copytree(config().data.dir, data := tmp_path / "data")
     (data / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="samples need the tokenizer that made"):
