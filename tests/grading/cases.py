@@ -46,7 +46,7 @@ def double(xs):
 DUE = """
 def due():
     asked = frame_local("request")["values"]
-    return {"l": [{"l": [{"l": [2 * x for x in xs]}, {"l": [{"l": list(xs)}]}]} for xs, in asked]}
+    return {"l": [{"t": [{"l": [2 * x for x in xs]}, {"t": [{"l": list(xs)}]}]} for xs, in asked]}
 """
 
 
@@ -120,6 +120,7 @@ def attacks(host) -> list[Case]:
         Case("magic", "%timeit 1\ndef double(xs): return xs", **both("failed")),
         Case("notebook", "%matplotlib inline\n!pip list\nimport inspect\ndef double(xs):\n    display(xs)\n    return [2 * x for x in xs]\ndouble?\ninspect.getsource(double)"),
         Case("in_place", "def double(xs):\n    xs[:] = [2 * x for x in xs]\n    return list(xs)", **both("failed"), says="changes its argument `xs`"),
+        Case("other_things_in_place", "import torch\ndef double(xs):\n    doubled = [2 * x for x in xs]\n    xs[:] = [torch.tensor([x, x]) for x in xs]\n    return doubled", **both("failed"), says="changes its argument `xs`"),
         Case("recursion", "def double(xs):\n    return double(xs)", **both("student_error")),
         Case("exit", "raise SystemExit(0)", **both("student_error")),
         Case("forged_str", "class E(Exception):\n    def __str__(self): raise E\ndef double(xs):\n    raise E", **both("student_error")),
@@ -222,7 +223,7 @@ def attacks(host) -> list[Case]:
         Case("flood_frames", forged("while True: frame({'kind': 'at', 'id': request_id(), 'values': None, 'task': ''})").replace("def double", "def request_id(): return frame_local('request')['id']\ndef double"), **both("output_limit")),
         Case("huge_body", forged("frame({'kind': 'value', 'id': 1, 'values': None}, b'', 1 << 60)"), **both("output_limit")),
         Case("half_a_frame", forged("write(b'GRD1')"), **both("output_limit|bad_reply")),
-        Case("forged_score", forged("reply({'l': [{'l': [{'l': []}, {'l': []}]}] * 2}, score=100, points=1000, passed=True, verdict='passed')"), ("failed", "bad_reply"), 9.0),
+        Case("forged_score", forged("reply({'l': [{'t': [{'l': []}, {'t': [0]}]}] * 2}, score=100, points=1000, passed=True, verdict='passed')"), ("failed", "bad_reply"), 9.0),
         Case("forged_verdict", forged("reply('passed')"), **both("bad_reply")),
         # What they say is right; that it is said twice, or to another question, is not.
         Case("two_replies", DUE + forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': due()}); reply(due())"), **both("bad_reply")),
@@ -230,6 +231,7 @@ def attacks(host) -> list[Case]:
         # Whole numbers with one hash: a dictionary of them takes time by the square, and it would be the grader's.
         Case("equal_hashes", forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': {'d': [[i * (2**61 - 1), 0] for i in range(20_000)]}})"), **both("bad_reply")),
         Case("other_number", DUE + forged("frame({'kind': 'value', 'id': 10**6, 'values': due()})"), **both("bad_reply")),
+        Case("no_arguments", DUE + forged("made = due()\n    for pair in made['l']:\n        pair['t'][1] = 5\n    reply(made)"), **both("bad_reply")),
         Case("too_few", forged("reply({'l': []})"), **both("bad_reply")),
         Case("negative_shape", forged("reply({'l': [{'x': 'float32', 's': [-1, -4]}] * 2}, bytes(16))"), **both("bad_reply")),
         Case("huge_shape", forged("reply({'l': [{'x': 'float32', 's': [10**9, 10**9]}] * 2}, bytes(16))"), **both("bad_reply")),

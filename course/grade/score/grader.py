@@ -119,8 +119,7 @@ class Grader:
         began = time.monotonic()  # what is due is computed while the sandbox works, and not in its time
         expected = local.results(check, local.names_of(self.made, self.made.solutions, student), arguments)
         got = self.answer(box, deadline + time.monotonic() - began)
-        pairs = isinstance(got, list) and len(got) == len(arguments)
-        if not pairs or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in got):
+        if not is_asked_for(got, arguments):
             raise Ended("bad_reply", "the reply has not the results that were asked for")
         got, after = [given for given, _ in got], [args for _, args in got]
         if not (said := judged(check, got, expected, arguments)):
@@ -200,6 +199,12 @@ class Grader:
         raise Ended(
             "output_limit", f"more than {MAX_FRAMES:,} messages: a check calls what it is given less often"
         )
+
+
+def is_asked_for(reply, arguments: list[tuple]) -> bool:
+    """Whether a reply has the form of what was asked: for each tuple of arguments a result, and the arguments as they are then."""
+    are_pairs = isinstance(reply, list) and all(isinstance(one, tuple) and len(one) == 2 for one in reply)
+    return are_pairs and [len(args) for _, args in reply if isinstance(args, tuple)] == [*map(len, arguments)]
 
 
 def tried(check: CheckOfCheck):

@@ -83,7 +83,8 @@ def changed(was, now) -> bool:
         both = (torch.as_tensor(value).double() for value in (was, now))
         return not torch.allclose(*both, rtol=0, atol=0, equal_nan=True)
     if isinstance(was, int | float | str | bytes | None):
-        return was != now and was == was  # NaN is no change of NaN
+        plain = isinstance(now, int | float | str | bytes | None)
+        return not plain or (was != now and was == was)  # NaN is no change of NaN
     return False
 
 
