@@ -120,7 +120,6 @@ def attacks(host) -> list[Case]:
         Case("magic", "%timeit 1\ndef double(xs): return xs", **both("failed")),
         Case("notebook", "%matplotlib inline\n!pip list\nimport inspect\ndef double(xs):\n    display(xs)\n    return [2 * x for x in xs]\ndouble?\ninspect.getsource(double)"),
         Case("in_place", "def double(xs):\n    xs[:] = [2 * x for x in xs]\n    return list(xs)", **both("failed"), says="changes its argument `xs`"),
-        Case("other_things_in_place", "import torch\ndef double(xs):\n    doubled = [2 * x for x in xs]\n    xs[:] = [torch.tensor([x, x]) for x in xs]\n    return doubled", **both("failed"), says="changes its argument `xs`"),
         Case("recursion", "def double(xs):\n    return double(xs)", **both("student_error")),
         Case("exit", "raise SystemExit(0)", **both("student_error")),
         Case("forged_str", "class E(Exception):\n    def __str__(self): raise E\ndef double(xs):\n    raise E", **both("student_error")),
@@ -232,6 +231,8 @@ def attacks(host) -> list[Case]:
         Case("equal_hashes", forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': {'d': [[i * (2**61 - 1), 0] for i in range(20_000)]}})"), **both("bad_reply")),
         Case("other_number", DUE + forged("frame({'kind': 'value', 'id': 10**6, 'values': due()})"), **both("bad_reply")),
         Case("no_arguments", DUE + forged("made = due()\n    for pair in made['l']:\n        pair['t'][1] = 5\n    reply(made)"), **both("bad_reply")),
+        # As a list that holds tensors afterwards would be sent, without torch's import in the second that a check has here.
+        Case("tensors_for_numbers", DUE + forged("made = due()\n    made['l'][0]['t'][1]['t'][0]['l'] = [{'x': 'float32', 's': [2]}] * 2\n    reply(made, bytes(16))"), **both("failed"), says="changes its argument `xs`"),
         Case("too_few", forged("reply({'l': []})"), **both("bad_reply")),
         Case("negative_shape", forged("reply({'l': [{'x': 'float32', 's': [-1, -4]}] * 2}, bytes(16))"), **both("bad_reply")),
         Case("huge_shape", forged("reply({'l': [{'x': 'float32', 's': [10**9, 10**9]}] * 2}, bytes(16))"), **both("bad_reply")),
