@@ -39,20 +39,20 @@ COMMANDS = {  # what each is, in full, and an example
     ),
     "restore": (
         "Replace a chapter's notebook and modules by the released ones. It shows what would change and asks first. Your\n"
-        "versions stay beside them, under the same name with `yours-` and the date in front.",
+        "versions are kept in yours/, in a folder named after the moment.",
         "course restore 04",
     ),
     "start": (
-        "Begin with an empty nanogpt/, which your checkpoints fill. What was there is kept beside it; `course package`\n"
+        "Begin with an empty nanogpt/, which your checkpoints fill. What was yours is kept in yours/; `course package`\n"
         "brings the complete package back.",
         "course start --at 07 --blank",
     ),
     "package": (
-        "Bring the complete nanogpt/ back, as it was released. Yours is kept beside it.",
+        "Bring the complete nanogpt/ back, as it was released. What was yours is kept in yours/.",
         "course package",
     ),
     "update": (
-        "Fetch the newest chapters with git. A file that you changed is kept beside the new one.",
+        "Fetch the newest chapters with git. A file that you changed is kept in yours/.",
         "course update",
     ),
     "check": (
@@ -111,10 +111,10 @@ for students      course doctor          is this machine ready? (--distributed: 
                   course lab             JupyterLab at chapter 00
                   course run             execute all notebooks (course run 04 05, course run --from 04)
                   course checkpoint 04   export a notebook's finished code into nanogpt/
-                  course restore 04      bring a chapter back to the released state, keeping yours beside it
+                  course restore 04      bring a chapter back to the released state, keeping yours in yours/
                   course start           begin with an empty nanogpt/ that your checkpoints fill (--at 07: as after
                                          chapter 06; --blank: and notebooks whose main functions you write)
-                  course package         the complete nanogpt/ back, keeping yours beside it
+                  course package         the complete nanogpt/ back, keeping yours in yours/
                   course solution 04 attention_weights   our body of a function that the chapter leaves to you
                   course check 04        the visible checks of your exercises (released/, or a path)
                   course progress        which checkpoints and tasks have passed, and your predictions
@@ -228,7 +228,12 @@ def parser() -> Parser:
 
     solution = command("solution", call_solution)
     solution.add_argument("chapter", metavar="NN", help="the chapter's number")
-    solution.add_argument("name", metavar="NAME", help="attention_weights, or GPT.forward")
+    solution.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        help="attention_weights, or GPT.forward; without it, the blanks' names",
+    )
 
     restore = command("restore", call_restore)
     restore.add_argument("chapter", metavar="NN", help="the chapter's number")

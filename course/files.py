@@ -8,11 +8,12 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
-from course.paths import CourseError, number_of, relative
+from course.paths import ROOT, CourseError, number_of, relative
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -76,9 +77,27 @@ def diff(old: str, new: str, old_name: str, new_name: str) -> str:
     return "\n".join(lines)
 
 
-def keep_beside(file: Path) -> None:
-    """A copy of the reader's version, under a name that git ignores."""
-    if file.exists():
-        kept = file.with_name(f"yours-{datetime.now():%Y%m%d-%H%M%S}-{file.name}")
-        write_atomically(kept, file.read_bytes())
-        print(f"your version is kept as {relative(kept)}", file=sys.stderr)
+def keep(files: Iterable[Path], before: str) -> None:
+    """Copies of the reader's versions in a folder of their own, as they were before this command."""
+    files = [file for file in files if file.exists()]
+    if files:
+        top = ROOT if files[0].is_relative_to(ROOT) else files[0].parent
+        folder = folder_for_yours(top)
+        for file in files:
+            write_atomically(folder / file.relative_to(top), file.read_bytes())
+        say_kept(folder, files, before)
+
+
+def folder_for_yours(top: Path = ROOT) -> Path:
+    """yours/20261126-174330, which git ignores: a name that is free, also for two within a second."""
+    stamp = top / "yours" / f"{datetime.now():%Y%m%d-%H%M%S}"
+    names = (stamp.with_name(f"{stamp.name}{more}") for more in ["", *(f"-{n}" for n in range(2, 100))])
+    return next(name for name in names if not name.exists())
+
+
+def say_kept(folder: Path, paths: Iterable[Path], before: str) -> None:
+    """Say what is kept in a folder of yours/, and write it down in yours/contents.txt."""
+    line = f"your {', '.join(map(relative, paths))} is kept in {relative(folder)}/, as before `{before}`"
+    print(line, file=sys.stderr)
+    with open(folder.parent / "contents.txt", "a", encoding="utf-8") as contents:
+        contents.write(f"{line}\n")

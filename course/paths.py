@@ -75,11 +75,7 @@ def find(folder: Path, chapter: str, suffix: str) -> Path:
     if found:
         raise CourseError(f"chapter {number} has several files: {', '.join(map(relative, found))}; keep one")
     known = sorted({number_of(path) for path in there})
-    strays = [
-        p.name
-        for p in sorted(folder.glob(f"*{suffix}"))
-        if not number_of(p) and not p.name.startswith("yours-")
-    ]
+    strays = [p.name for p in sorted(folder.glob(f"*{suffix}")) if not number_of(p)]
     a_number = re.fullmatch(r"\d\d[a-z]?", number)
     name = re.sub(r"^[\W\d_]+", "", strays[0]) if strays else ""  # of 4-tiny.ipynb, too
     hint = f"; a name begins with the number, as {number}_{name} does" if strays and a_number else ""

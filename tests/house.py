@@ -154,6 +154,9 @@ class House:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def git(self, *args: str) -> None:
+    def git(self, *args: str) -> str:
         identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(["git", *identity, *args], cwd=self.path, check=True, capture_output=True)
+        done = subprocess.run(
+            ["git", *identity, *args], cwd=self.path, check=True, capture_output=True, text=True
+        )
+        return done.stdout

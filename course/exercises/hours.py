@@ -8,11 +8,13 @@ import json
 import re
 
 from course.paths import TIMES, chapters, notebook_path
+from course.states.state import state
 
 WORDS = 150  # words of prose read in a minute
 LINES = 5  # lines of code read and understood in a minute
 CELL = 0.25  # minutes to run a cell and to look at its output
 PREDICTION = 2.0  # minutes to think about a prediction
+BLANK = 10.0  # minutes to write a function, where the notebooks have blanks
 ROUND = 5  # minutes
 
 
@@ -28,8 +30,14 @@ def minutes() -> dict[str, int]:
             cells = json.loads(notebook_path(chapter).read_text(encoding="utf-8"))["cells"]
         except (OSError, ValueError, KeyError):
             continue
-        found[chapter] = rounded(planned(cells) + seconds.get(chapter, 0) / 60)
+        writing = BLANK * blanks(cells) if state() == "blank" else 0.0
+        found[chapter] = rounded(planned(cells) + writing + seconds.get(chapter, 0) / 60)
     return found
+
+
+def blanks(cells: list[dict]) -> int:
+    """The functions that a notebook leaves to its reader."""
+    return sum(line.startswith("#| blank") for cell in cells for line in "".join(cell["source"]).splitlines())
 
 
 def planned(cells: list[dict]) -> float:

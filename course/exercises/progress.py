@@ -31,7 +31,7 @@ def chapter_lines() -> list[str]:
         + (" ◇" if chapter in OPTIONAL else "")
         for chapter, says in rows
     ]
-    mine = [chapter for chapter, _ in rows if chapter in done]
+    mine = [chapter for chapter, _ in rows if chapter in done and is_there(chapter)]
     spent, whole = sum(planned.get(chapter, 0) for chapter in mine), sum(planned.values())
     head = f"{len(mine)} of {len(rows)} checkpoints have passed, {in_hours(spent)} of the {in_hours(whole)} that are planned"
     return [head + ("; ◇ is optional" if OPTIONAL & set(chapters()) else ""), *lines]

@@ -17,7 +17,7 @@ import nbformat
 
 from course.exercises.checks import CheckOfCheck
 from course.exercises.sets import BEGIN, END, RELEASED, SOLUTION, Cell, ExerciseSet, stub
-from course.files import keep_beside, notebook_bytes, read_notebook, write_atomically
+from course.files import keep, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.source import METADATA, cell_lines
 from course.paths import CourseError, relative
 
@@ -179,7 +179,7 @@ def put(path: Path, nb: nbformat.NotebookNode) -> str:
     if path.exists():
         if is_same(path, nb):
             return f"{relative(path)} is up to date"
-        keep_beside(path)
+        keep([path], "course exercises release")
     write_atomically(path, notebook_bytes(nb))
     return f"{relative(path)} written"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import nbformat
 
-from course.files import diff, keep_beside, notebook_bytes, read_notebook, write_atomically
+from course.files import diff, keep, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.address import dressed
 from course.notebooks.source import cell_lines, notebook_from_source
 from course.package.as_of import Chapter
@@ -35,13 +35,13 @@ def restore(chapter: str, ask: bool = True) -> int:
             f"Without git's history the cells come back without their outputs; `course run {number_of(source)}` makes them."
         )
     if ask and not agreed(
-        f"Replace your {', '.join(map(relative, changed))} by the released version? Yours is kept beside it. [y/N] "
+        f"Replace your {', '.join(map(relative, changed))} by the released version? Yours is kept in yours/. [y/N] "
     ):
         print("nothing changed")
         return 1
     make_rooms(modules, PACKAGE)
+    keep(changed, f"course restore {number_of(source)}")
     for file in changed:
-        keep_beside(file)
         write_atomically(file, released[file])
         print(f"{relative(file)} restored")
     return 0

@@ -4,13 +4,16 @@ import contextlib
 import subprocess
 from pathlib import Path
 
-from course.files import keep_beside
-from course.paths import ROOT, CourseError, modules, relative
+from course.files import keep, write_atomically
+from course.paths import NOTEBOOKS, ROOT, CourseError, modules, number_of, relative
 from course.states.started import take_out_others
+from course.states.state import state
 
 
 def update() -> int:
-    """Fetch, set aside the files that both sides changed, and go forward. Nothing of the reader's is lost."""
+    """Fetch, keep the files that both sides changed, and go forward. Nothing of the reader's is lost."""
+    from course.states.start import is_own, with_blanks  # here: they ask git, by this module
+
     if not is_clone():
         raise CourseError(
             "this folder is no git clone, so nothing can be fetched into it: git clone the course beside it, and take along "
@@ -27,14 +30,24 @@ def update() -> int:
         print("this is the newest state")
         return 0
     mine, there = set(git("diff", "--name-only", "HEAD").split("\n")), set(modules())
-    for name in sorted(theirs & mine):
-        keep_beside(ROOT / name)
-        git("checkout", "--quiet", "HEAD", "--", name)
+    both = [ROOT / name for name in sorted(theirs & mine)]
+    as_before = [path for path in both if path.is_relative_to(NOTEBOOKS) and not is_own(path)]
+    keep([path for path in both if path not in as_before], "course update")
+    for path in both:
+        git("checkout", "--quiet", "HEAD", "--", relative(path))
+    new = [ROOT / name for name in theirs if not (ROOT / name).exists()]
     git("merge", "--ff-only", "--quiet", "@{upstream}", why="git cannot go forward")
     take_out_others(there)
-    print(
-        f"{len(theirs)} files are new or newer, {relative(ROOT / 'notebooks')}/ among them; `course doctor` checks the packages"
-    )
+    are = "1 file is" if len(theirs) == 1 else f"{len(theirs)} files are"
+    print(f"{are} new or newer; `course doctor` checks the packages")
+    if state() == "blank":  # git has brought them with our bodies
+        blank = [
+            number_of(path) for path in sorted([*both, *new]) if path.parent == NOTEBOOKS and number_of(path)
+        ]
+        for path, data in with_blanks([chapter for chapter in blank if chapter]).items():
+            write_atomically(path, data)
+        if blank:
+            print(f"handed out with blanks: {', '.join(blank)}")
     return 0
 
 

@@ -9,7 +9,9 @@ from course.package.remedies import NO_NAME, remedy
 from course.paths import module_file
 
 KEPT_LINES = 14  # of pytest's own text
-EXAMPLE = re.compile(r"\n(?:E +)?(?:Falsifying example|Failing test case): ")  # hypothesis's note
+EXAMPLE = re.compile(
+    r"\n(?:E +)?(?:Falsifying example|Failing explicit example|Failing test case): "
+)  # hypothesis's note
 NOISE = re.compile(
     r"^E?\s+\+  |most recent call|importlib|course[/\\]trial\.py|^ *\^+$"
     r"|^ImportError while importing|^Hint: make sure|^Traceback:$"  # pytest's, of a test file

@@ -5,9 +5,12 @@ from collections.abc import Container
 from pathlib import Path
 
 from course.files import read_cells
+from course.package.blank import is_blank
 from course.package.cells import ExportedCell, claimed_modules, exported_cells
 from course.package.export import export_all
 from course.paths import ASIDE, NOTEBOOKS, number_of, numbered, two_digits
+from course.states.released import exporting_cells
+from course.states.started import is_there
 
 
 def compose(notebooks: list[Path], only: set[str] | None = None) -> dict[str, str]:
@@ -42,7 +45,15 @@ def exporting(notebooks: list[Path], only: Container[str] | None) -> list[Path]:
 
 
 def read(notebooks: list[Path]) -> list[tuple[str, object]]:
-    return [(path.name, read_cells(path)) for path in notebooks]
+    return [(path.name, cells_that_count(path)) for path in notebooks]
+
+
+def cells_that_count(path: Path):
+    """A notebook's cells. One whose chapter is in the package though it still has blanks counts as it is released."""
+    nb = read_cells(path)
+    if is_there(number_of(path)) and is_blank(nb):
+        return exporting_cells(number_of(path))
+    return nb
 
 
 def cells_of(notebooks: list[tuple[str, object]], only: Container[str]) -> list[ExportedCell]:

@@ -11,10 +11,13 @@ from course.paths import ROOT, CourseError, source_path, two_digits
 BLANK = ROOT / "released" / "blank"
 
 
-def solution(chapter: str, name: str) -> str:
-    """A function or method of the chapter as it is released, below the number of its cell."""
+def solution(chapter: str, name: str | None) -> str:
+    """A function or method of the chapter as it is released, below the number of its cell; without a name, the blanks' names."""
     source = source_path(chapter)
     cells = exported_cells(notebook_from_source(source), f"{source.stem}.ipynb")
+    blanks = ", ".join(blank for cell in cells for blank in cell.blanks) or "none"
+    if name is None:
+        return f"chapter {two_digits(chapter)} leaves to you: {blanks}"
     found = [
         f"# {cell.where}\n" + "\n".join(cell.source.split("\n")[first_line(node) - 1 : node.end_lineno])
         for cell in cells
@@ -22,9 +25,8 @@ def solution(chapter: str, name: str) -> str:
         if name in (full, node.name)
     ]
     if not found:
-        blanks = ", ".join(blank for cell in cells for blank in cell.blanks)
         raise CourseError(
-            f"chapter {two_digits(chapter)} exports no function {name!r}; its blanks are {blanks or 'none'}"
+            f"chapter {two_digits(chapter)} exports no function {name!r}; its blanks are {blanks}"
         )
     return "\n\n".join(found)
 

@@ -1,30 +1,30 @@
 """`course start`, `course start --at 07`, `course start --blank`, `course package`: a package that grows from nothing, and back.
 
-All that will stand there is made aside and put in place by renames, the state's file last. What stood there is kept beside it,
-unless git has it.
+All that will stand there is made aside and put in place by renames, the state's file last. What the course did not make and
+git does not have is kept in yours/.
 """
 
 import shutil
 import tempfile
-from datetime import datetime
 from pathlib import Path
 
-from course.files import notebook_bytes, write_atomically
-from course.notebooks.source import notebook_from_source
+from course.files import folder_for_yours, notebook_bytes, read_notebook, say_kept, write_atomically
+from course.notebooks.source import cell_lines, notebook_from_source
 from course.paths import (
     NOTEBOOKS,
     PACKAGE,
     ROOT,
     CourseError,
     module_path,
-    relative,
+    number_of,
+    numbered,
     source_chapters,
     source_path,
     two_digits,
 )
 from course.states.by_hand import refuse_edits_by_hand, uncommitted
 from course.states.released import owners, released
-from course.states.state import FILE, built, file_text, grows, in_words
+from course.states.state import FILE, built, file_text, grows, in_words, state
 from course.states.swap import Swap, swap_all
 
 
@@ -33,19 +33,22 @@ def start(at: str | None = None, blank: bool = False) -> int:
     if at is None and grows():
         raise CourseError(
             f"this clone is started already ({in_words(built(), source_chapters())}): `course start --at 00` begins anew, `--at 07` elsewhere, "
-            "`course package` brings the complete package back; each keeps yours beside it"
+            "`course package` brings the complete package back; each keeps yours in yours/"
         )
     every = source_chapters()
     at = two_digits(at) if at else every[0]
     source_path(at)
+    blank = blank or state() == "blank"  # whoever goes elsewhere still writes the blanks
     before = [chapter for chapter in every if chapter < at]
     texts = released(before)
     notebooks = with_blanks([chapter for chapter in every if chapter >= at]) if blank else {}
-    put_in_place(texts, notebooks, file_text("blank" if blank else "started", before, texts))
+    words = "course start" + (f" --at {at}" if before else "") + (" --blank" if blank else "")
+    put_in_place(texts, notebooks, file_text("blank" if blank else "started", before, texts), words)
     print(f"nanogpt/ is started; {in_words(before, every)}")
     if blank:
         print("what is yours to write in the notebooks says `your turn`")
-    print(f"go on with chapter {at}: its notebook in `course lab`, or `course run {at}`")
+    run = "" if blank else f", or `course run {at}`"
+    print(f"go on with chapter {at}: its notebook in `course lab`{run}")
     return 0
 
 
@@ -55,8 +58,10 @@ def package() -> int:
     if not grows() and all(text_of(module) == text for module, text in texts.items()):
         print("the package is complete, as released; `course start` empties it")
         return 0
-    put_in_place(texts, {}, None)
-    print("nanogpt/ is complete. Notebooks stay as they are: `course restore 04` brings one back")
+    put_in_place(texts, without_blanks(), None, "course package")
+    print(
+        "nanogpt/ is complete. A notebook with something of yours stays as it is: `course restore 04` brings it back"
+    )
     return 0
 
 
@@ -65,7 +70,7 @@ def text_of(module: str) -> str | None:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
-def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: bytes | None):
+def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: bytes | None, before: str):
     """A package of these modules, these notebooks and this state, in place of what stands."""
     if not PACKAGE.is_dir():
         raise CourseError(
@@ -73,19 +78,21 @@ def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: byt
         )
     changed = uncommitted()
     refuse_edits_by_hand(changed)
-    aside = Path(tempfile.mkdtemp(prefix="yours-start-", dir=ROOT))
+    kept = folder_for_yours()
+    kept.parent.mkdir(exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix="start-", dir=kept.parent))
     new, old = aside / "new", aside / "old"
 
     def swap(path: Path, made: Path | None, is_yours: bool) -> Swap:
-        return Swap(path, made, kept_name(path) if is_yours else old / path.name)
+        return Swap(path, made, (kept if is_yours else old) / path.relative_to(ROOT))
 
     try:
         made = new_package(new / "nanogpt", texts)
-        swaps = [swap(PACKAGE, made, any(path.is_relative_to(PACKAGE) for path in changed))]
+        swaps = [swap(PACKAGE, made, is_own_package(changed))]
         for path, data in notebooks.items():
             if not path.exists() or path.read_bytes() != data:
                 write_atomically(new / path.name, data)
-                swaps.append(swap(path, new / path.name, path in changed))
+                swaps.append(swap(path, new / path.name, path in changed and is_own(path)))
         if state:
             write_atomically(new / FILE.name, state)
         swaps.append(swap(FILE, new / FILE.name if state else None, False))
@@ -93,16 +100,26 @@ def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: byt
     finally:
         if PACKAGE.is_dir():  # else even putting back has failed, and what stood there is in `old`
             shutil.rmtree(aside, ignore_errors=True)
-    for each in swaps:
-        if each.old.exists():
-            print(f"your version is kept as {relative(each.old)}")
+    if yours := [each.path for each in swaps if each.old.is_relative_to(kept) and each.old.exists()]:
+        say_kept(kept, yours, before)
 
 
-def kept_name(path: Path) -> Path:
-    """A name beside it that is free, also when two are kept within a second."""
-    stamp = f"yours-{datetime.now():%Y%m%d-%H%M%S}"
-    names = (path.with_name(f"{stamp}{more}-{path.name}") for more in ["", *(f"-{n}" for n in range(2, 100))])
-    return next(name for name in names if not name.exists())
+def is_own_package(changed: set[Path]) -> bool:
+    """Whether a changed module is one that the chapters as released do not make, all of them or those that are built."""
+    mine = [module for module in owners() if module_path(module) in changed]
+    as_made = released(source_chapters(), mine), released(built(), mine)
+    return any(text_of(module) not in [made.get(module) for made in as_made] for module in mine)
+
+
+def is_own(path: Path) -> bool:
+    """Whether a notebook's cells are neither those of its source nor the same with blanks."""
+    try:
+        cells = cell_lines(read_notebook(path))
+        return all(
+            cells != cell_lines(nb) for nb in (as_handed_out(path), notebook_from_source(source_of(path)))
+        )
+    except CourseError:  # damaged, or a chapter that the course does not have
+        return True
 
 
 def new_package(folder: Path, texts: dict[str, str]) -> Path:
@@ -120,10 +137,25 @@ def new_package(folder: Path, texts: dict[str, str]) -> Path:
 
 def with_blanks(chapters: list[str]) -> dict[Path, bytes]:
     """The chapters' notebooks as they are handed out."""
+    paths = [NOTEBOOKS / f"{source_path(chapter).stem}.ipynb" for chapter in chapters]
+    return {path: notebook_bytes(as_handed_out(path)) for path in paths}
+
+
+def as_handed_out(path: Path):
     from course.package.blank import handed_out
 
-    sources = map(source_path, chapters)
-    return {
-        NOTEBOOKS / f"{source.stem}.ipynb": notebook_bytes(handed_out(notebook_from_source(source)))
-        for source in sources
-    }
+    return handed_out(notebook_from_source(source_of(path)))
+
+
+def source_of(path: Path) -> Path:
+    return source_path(number_of(path))
+
+
+def without_blanks() -> dict[Path, bytes]:
+    """The notebooks that were handed out and in which nothing was written, as released."""
+    if state() != "blank":
+        return {}
+    from course.notebooks.restore import released_notebook
+
+    paths = [path for path in numbered(NOTEBOOKS, ".ipynb") if not is_own(path)]
+    return {path: notebook_bytes(released_notebook(source_of(path), path)[0]) for path in paths}

@@ -278,7 +278,7 @@ def test_what_is_handed_out_again_keeps_a_student_s_own(blank_house):
     text = path.read_text(encoding="utf-8").replace("raise Not", "return 3 * r**2  # Not")
     path.write_text(text, encoding="utf-8")
     blank_notebook(blank_house)
-    kept = list(path.parent.glob("yours-*-04_tiny.ipynb"))
+    kept = list(blank_house.path.rglob("yours/*/**/04_tiny.ipynb"))
     assert [one.read_text(encoding="utf-8") for one in kept] == [text]
 
 

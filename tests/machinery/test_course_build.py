@@ -133,7 +133,7 @@ def test_restore_shows_what_would_be_lost_and_keeps_it(house):
     assert (house.notebook.read_bytes(), house.module.read_bytes()) == student
     house.course("restore", "04", answer="Yes\n")
     assert (house.notebook.read_bytes(), house.module.read_bytes()) == released
-    kept = [*house.path.glob("notebooks/yours-*.ipynb"), *house.path.glob("nanogpt/yours-*.py")]
+    kept = [*house.path.glob("yours/*/notebooks/*.ipynb"), *house.path.glob("yours/*/nanogpt/*.py")]
     assert [path.read_bytes() for path in kept] == [*student]
     house.course("build", "--check"), house.course("checkpoint", "--all", "--check")
     house.module.unlink()
@@ -167,7 +167,7 @@ def test_update_goes_forward_and_keeps_what_both_changed(house, tmp_path, monkey
     assert "is no git clone" in house.course("update", code=2)
     shutil.rmtree(house.path.parent / ".git")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(house.path.parent))
-    (house.path / ".gitignore").write_text("yours-*\n__pycache__/\n")
+    (house.path / ".gitignore").write_text("/yours/\n__pycache__/\n")
     for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "first"]):
         house.git(*command)
     assert "follows none" in house.course("update", code=2)
@@ -182,10 +182,10 @@ def test_update_goes_forward_and_keeps_what_both_changed(house, tmp_path, monkey
     student.module.write_text(student.module.read_text().replace("LIMIT = 3", "LIMIT = 4"))
     mine = student.notebook.read_bytes()
     said = student.course("update")
-    assert "2 files are new or newer" in said and "your version is kept as notebooks/yours-" in said
+    assert "2 files are new or newer" in said and "your notebooks/04_tiny.ipynb is kept in yours/" in said
     assert student.notebook.read_bytes() == house.notebook.read_bytes()
     assert (student.path / "notebooks/05_new.ipynb").exists()
-    assert [path.read_bytes() for path in student.path.glob("notebooks/yours-*")] == [mine]
+    assert [path.read_bytes() for path in student.path.glob("yours/*/notebooks/*")] == [mine]
     assert "LIMIT = 4" in student.module.read_text(), "what upstream did not touch stays as it is"
     student.git("commit", "-qam", "mine")
     assert "commits of your own" in student.course("update", code=2)

@@ -133,12 +133,12 @@ def test_an_edited_notebook_is_kept_and_an_unedited_one_left_alone(small, tmp_pa
     edited = path.read_bytes()
     release(made, tmp_path)
     assert path.read_bytes() == untouched
-    (kept,) = path.parent.glob("yours-*")
-    assert kept.read_bytes() == edited and "kept as" in capsys.readouterr().err
+    (kept,) = path.parent.glob(f"yours/*/{path.name}")
+    assert kept.read_bytes() == edited and "is kept in" in capsys.readouterr().err
     path.write_bytes(b"{ half a notebook")
     release(made, tmp_path)
     assert path.read_bytes() == untouched
-    assert b"{ half a notebook" in {kept.read_bytes() for kept in path.parent.glob("yours-*")}
+    assert b"{ half a notebook" in {kept.read_bytes() for kept in path.parent.glob(f"yours/*/{path.name}")}
 
 
 def test_nbgrader_knows_the_release(small, tmp_path, monkeypatch):

@@ -1,0 +1,166 @@
+"""Any walk through the states of a clone: what is complete is complete, what is blank stays blank, what is the student's is kept."""
+
+import shutil
+
+import nbformat
+import pytest
+from house import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+BLANKS = '''\
+# %% [markdown]
+r"""
+# 05 · Next
+"""
+
+# %%
+#| default_exp next
+#| doc next: What follows.
+from course.notebook import checkpoint
+
+# %%
+#| export
+#| blank twice: two areas
+from nanogpt.tiny import area
+
+
+def twice(r: float) -> float:
+    """Two circles."""
+    return 2 * area(r)
+
+
+# %%
+#| export tiny
+#| blank ring: the larger less the smaller
+def ring(r: float, s: float) -> float:
+    """The area between two circles."""
+    return area(r) - area(s)
+
+
+# %%
+checkpoint("05")
+'''
+BODIES = {"twice": "return 2 * area(r)", "ring": "return area(r) - area(s)"}
+
+
+@pytest.fixture(scope="module")
+def blanks(built_house, tmp_path_factory):
+    """A small course whose chapter 05 has two blanks, one of which grows chapter 04's module."""
+    house = built_house.copied(tmp_path_factory.mktemp("walks") / "house")
+    (house.path / "notebooks/src/05_next.py").write_text(BLANKS, encoding="utf-8")
+    shutil.copy(ROOT / ".gitignore", house.path)
+    house.course("build", "05", "--draft")
+    house.course("checkpoint", "--all")
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "released"]):
+        house.git(*words)
+    return house
+
+
+class Walk:
+    """A student, who types commands and writes bodies of her own, each with a mark that no other text has."""
+
+    def __init__(self, house):
+        self.house, self.wrote, self.asked = house, 0, False
+        self.five = house.path / "notebooks/05_next.ipynb"
+
+    def command(self, *words: str) -> None:
+        """A command; it may refuse, in a sentence, and nothing else."""
+        with self.house.own_course():
+            from course.cli import main
+
+            assert main(list(words)) in (0, 2)
+        self.asked |= words[0] == "restore"
+        self.look()
+
+    def write(self, name: str) -> None:
+        """A body in place of the blank, if there is one."""
+        nb = nbformat.read(self.five, as_version=4)
+        for cell in nb.cells:
+            lines = cell.source.split("\n")
+            for i, line in enumerate(lines):
+                if f"your turn: {name}" in line:
+                    self.wrote += 1
+                    lines[i] = f"    {BODIES[name]} + 0  # mine {self.wrote}"
+            cell.source = "\n".join(lines)
+        nbformat.write(nb, self.five)
+
+    def look(self) -> None:
+        state = self.house.path / ".course-state.json"
+        package = {path.name: path.read_text() for path in (self.house.path / "nanogpt").glob("*.py")}
+        assert not any("your turn" in text for text in package.values()), "no module is left to write"
+        if not state.exists() and "+ 0" not in "".join(package.values()):
+            changed = self.house.git("diff", "--name-only", "--", "nanogpt")
+            assert not changed, "complete means as it was committed"
+        if state.exists() and '"blank"' in state.read_text() and not self.asked:
+            assert not any(f"{body}\n" in self.text(self.five) for body in BODIES.values()), (
+                "our body, unasked"
+            )
+        files = [self.five, *self.house.path.glob("yours/*/notebooks/*.ipynb")]
+        texts = [self.text(path) for path in files]
+        for number in range(1, self.wrote + 1):
+            assert any(f"# mine {number}\n" in text for text in texts), "the student's own is lost"
+
+    def text(self, path) -> str:
+        return "\n".join(f"{cell.source}\n" for cell in nbformat.read(path, as_version=4).cells)
+
+
+STEPS = [
+    ("start", "--blank"), ("start", "--at", "05"), ("start", "--at", "05", "--blank"), ("start", "--at", "04"), ("package",),
+    ("restore", "04", "--yes"), ("restore", "05", "--yes"), ("checkpoint", "04"), ("checkpoint", "05"), ("progress",),
+    ("write", "twice"), ("write", "ring"),
+]  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(STEPS), min_size=2, max_size=7))
+def test_no_walk_breaks_the_package_spoils_a_blank_or_loses_what_is_the_students(
+    blanks, tmp_path_factory, steps
+):
+    house = blanks.copied(tmp_path_factory.mktemp("walk") / "house")
+    walk = Walk(house)
+    walk.command("start", "--blank")
+    for step in steps:
+        walk.write(step[1]) if step[0] == "write" else walk.command(*step)
+
+
+def test_a_complete_package_does_not_read_notebooks_that_still_have_blanks(blanks, tmp_path):
+    house = blanks.copied(tmp_path / "house")
+    walk = Walk(house)
+    walk.command("start", "--blank")
+    walk.write("twice")
+    walk.command("package")
+    assert "your turn: ring" in walk.text(walk.five) and "# mine 1" in walk.text(walk.five), (
+        "something of hers is in it"
+    )
+    walk.command("restore", "04", "--yes")
+    walk.command("checkpoint", "04")
+    assert "return area(r) - area(s)" in house.module.read_text()
+
+
+def test_the_complete_package_brings_untouched_notebooks_back(blanks, tmp_path):
+    house = blanks.copied(tmp_path / "house")
+    house.course("start", "--blank")
+    house.course("package")
+    assert house.git("status", "--porcelain") == "" and not list(house.path.glob("yours/*/*"))
+
+
+def test_an_update_hands_out_blanks(blanks, tmp_path):
+    house, student = blanks.copied(tmp_path / "house"), tmp_path / "student"
+    house.git("clone", "-q", str(house.path), str(student))
+    student = type(house)(student)
+    student.course("start", "--blank")
+    five = house.path / "notebooks/05_next.ipynb"
+    five.write_text(
+        five.read_text(encoding="utf-8").replace("# 05 · Next", "# 05 · Next one"), encoding="utf-8"
+    )
+    source = house.path / "notebooks/src/05_next.py"
+    source.write_text(
+        source.read_text(encoding="utf-8").replace("# 05 · Next", "# 05 · Next one"), encoding="utf-8"
+    )
+    house.git("commit", "-qam", "a word")
+    said = student.course("update")
+    assert "2 files are new or newer" in said and "handed out with blanks: 05" in said
+    text = Walk(student).text(student.path / "notebooks/05_next.ipynb")
+    assert "Next one" in text and "your turn: ring" in text and BODIES["ring"] not in text
+    assert not list(student.path.glob("yours/*/*")), "nothing was written into it"
