@@ -599,7 +599,7 @@ The three numbers agree. The last one is a mean over a sample, so it is only clo
 
 Now we take the grammar of the course. It is larger, but the notation and the code are the same. It is in the file
 `nanogpt/resources/grammar.txt`. A story follows one of seven plots. In each of them, facts come back later: who was
-there, what they had and how many. In one plot a promise comes back as well.
+there, where they were, what they had and how many. In some plots a toy or a promise comes back as well.
 """
 
 
@@ -616,13 +616,17 @@ print(grammar()[grammar().index("story =") : grammar().index("proud =")])
 
 # %% [markdown]
 r"""
-These are the seven plots, four ways to begin, five ways to end, and two of the symbols that say how many things there
-are. The rest of the file is similar. From here on, all functions use this grammar.
+These are the seven plots, four ways to begin, and two ways to say who has how many. The rest of the file is similar.
+From here on, all functions use this grammar.
 
-One decision cannot be seen in a single story: the girl always has six things or more (`many`), and the boy five or
-fewer (`few`). So *eight* alone says whose it is, and a model could answer every question without reading who has what.
-Such a rule is called a *shortcut*: it is right wherever the data are made in this way, and wrong as soon as they are
-not (Geirhos et al. 2020). Will our model take it? Chapter 07b exchanges the two numbers of a story and finds out.
+One decision cannot be seen in a single story. Both owners draw their number from the same words, either may come
+first, and sentences about hers and about his have equally many words. So neither the number, nor the form of a
+question, nor its place says whose number is asked for. Only *her* or *his* in front of it does, and whoever wants to
+answer must know which number stood behind this word before. If the girl always had six things or more and the boy
+five or fewer, *eight* alone would say whose it is. Such a rule is called a *shortcut*: it is right wherever the data
+are made in this way, and wrong as soon as they are not (Geirhos et al. 2020). A question mark is only put where no
+shortcut helps. The second number of a sentence, for example, is always the other one, so it has none. Does our
+model read whose number it is? Chapter 07b exchanges the two numbers of a story and finds out.
 
 Two mistakes happen easily when one writes such a grammar: a brace is missing, or a line is there twice. The second
 mistake is worse than it looks. Two different choices then tell the same text, and the probability of this text is the

@@ -182,7 +182,7 @@ def test_a_longer_run_begins_with_the_shorter_one_on_every_machine():
     assert list(itertools.islice(stories(seed=11), 50)) == SAMPLE[:50]
     assert next(stories(1, seed=12)) != SAMPLE[0]
     digest = hashlib.sha256("\n".join(story.text for story in stories(1000)).encode()).hexdigest()
-    assert digest.startswith("48c2c2f3bedea299")  # the corpus that the notebooks' outputs were made with
+    assert digest.startswith("efd3efda79376447")  # the corpus that the notebooks' outputs were made with
 
 
 def test_the_entropy_is_the_mean_of_minus_logprob():
@@ -193,25 +193,26 @@ def test_the_entropy_is_the_mean_of_minus_logprob():
 
 
 def test_the_entropy_is_this_number():
-    assert f"{entropy():.6f}" == "50.185313"  # nats a story, worked out by two other programs
+    assert f"{entropy():.6f}" == "49.918196"  # nats a story
 
 
 def test_the_entropy_of_small_symbols_by_hand():
-    assert entropy("mood") == pytest.approx(math.log(16))
-    assert entropy("where") == pytest.approx(math.log(5) + math.log(12))
-    draws = math.log(18) + math.log(12) + math.log(12)
+    assert entropy("mood") == pytest.approx(math.log(21))
+    assert entropy("where") == pytest.approx(math.log(5) + math.log(20))
+    draws = math.log(18) + math.log(16) + math.log(16)
     assert entropy("open") == pytest.approx(math.log(4) + math.log(14) + math.log(6) + draws)
 
 
-def test_no_story_draws_twice_from_a_pool_so_that_draws_are_independent():
+def test_no_story_draws_twice_from_a_pool_but_the_numbers():
     """Two girls of one story could have one name: the entropy would still be right, the story would not."""
     for plot in rules()["story"]:
         pools: dict[str, str] = {}
         regex_of_plot = [regex_of(symbol, pools) for symbol in re.findall(r"\{(\w+)\}", plot)]
-        assert regex_of_plot and len(set(pools.values())) == len(pools), plot
+        assert regex_of_plot and len(set(pools.values())) == len(pools) - 1, plot
+        assert pools["n"] == pools["m"] == "number", "both owners draw from it, and may have equally many"
     for symbol, lines in rules().items():
         for line in lines:
-            pools_here = re.findall(r"\{\w:(\w+)\}", line)
+            pools_here = [pool for pool in re.findall(r"\{\w:(\w+)\}", line) if pool != "number"]
             assert len(set(pools_here)) == len(pools_here), (symbol, line)
 
 
@@ -279,14 +280,14 @@ def edit(monkeypatch):
     ("old", "new", "pool", "message"),
     [
         ("{proud} {aside}", "{proud} {asid}", None, r"the grammar has no symbol {asid}; is it spelled right"),
-        ("{n:many}", "{n:mani}", None, r"the grammar has no pool 'mani', .* spelled right"),
+        ("{n:number}", "{n:numbr}", None, r"the grammar has no pool 'numbr', .* spelled right"),
         ("her {?n}", "her {?n*2}", None, r"the grammar has no symbol {\?n\*2}"),
         ("{?n} {T}.", "{?k} {T}.", None, r"{k} recalls a fact that no sentence before it has drawn"),
-        ("{A} had", "{Q} had", None, r"{Q} recalls a fact that no sentence before it has drawn"),
-        ("eleven", "sixteen", "many", r"is (1[789]|2\d); NUMBERS holds zero to sixteen"),
-        ("five", "six", "few", r"eleven and six is 17; NUMBERS holds zero to sixteen"),
-        ("one two", "seven eight", "some", r"(seven|eight) is (-\d|1\d); NUMBERS holds zero"),
-        ("eleven", "twenty", "many", r"twenty is not a number word; NUMBERS holds zero to sixteen"),
+        ("{A} came", "{Q} came", None, r"{Q} recalls a fact that no sentence before it has drawn"),
+        ("eight", "sixteen", "number", r"is (1[789]|2\d|3\d); NUMBERS holds zero to sixteen"),
+        ("seven", "nine", "number", r"(nine and eight|eight and nine|nine and nine) is 1[78]; NUMBERS holds zero to sixteen"),
+        ("one two", "nine ten", "some", r"(nine|ten) is (-\d|1\d); NUMBERS holds zero"),
+        ("eight", "twenty", "number", r"twenty is not a number word; NUMBERS holds zero to sixteen"),
         ("look: big", "mood: big", None, r"the grammar defines mood twice"),
         ("Ben Carl", "Ben Ben", "boy", r"boy has an entry twice"),
     ],
@@ -333,9 +334,9 @@ def test_six_less_seven_is_no_sixteen():
     [
         ("Anna", "Ada", "girl"),
         ("Anna ", "", "girl"),
-        ("two three", "three", "few"),
-        ("animal: bear", "animal: ape bear", None),
-        (" | She felt {mood}.", "", None),
+        ("two three", "three", "number"),
+        ("bear", "ape bear", "animal"),
+        (' | "You look {mood}," said {A}.', "", None),
     ],
 )
 def test_another_grammar_has_another_floor_and_still_one_reading(edit, old, new, pool):
