@@ -1,4 +1,4 @@
-"""`course restore 04`: a chapter as it was released, with the student's version kept beside it."""
+"""`course restore 04`: a chapter as it was released, with the student's version kept in yours/."""
 
 import subprocess
 from pathlib import Path
