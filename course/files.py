@@ -77,7 +77,7 @@ def diff(old: str, new: str, old_name: str, new_name: str) -> str:
     return "\n".join(lines)
 
 
-def keep(files: Iterable[Path], before: str) -> None:
+def keep(files: Iterable[Path], command: str) -> None:
     """Copies of the reader's versions in a folder of their own, as they were before this command."""
     files = [file for file in files if file.exists()]
     if files:
@@ -85,7 +85,7 @@ def keep(files: Iterable[Path], before: str) -> None:
         folder = folder_for_yours(top)
         for file in files:
             write_atomically(folder / file.relative_to(top), file.read_bytes())
-        say_kept(folder, files, before)
+        say_kept(folder, files, command)
 
 
 def folder_for_yours(top: Path = ROOT) -> Path:
@@ -95,9 +95,9 @@ def folder_for_yours(top: Path = ROOT) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def say_kept(folder: Path, paths: Iterable[Path], before: str) -> None:
+def say_kept(folder: Path, paths: Iterable[Path], command: str) -> None:
     """Say what is kept in a folder of yours/, and write it down in yours/contents.txt."""
-    line = f"your {', '.join(map(relative, paths))} is kept in {relative(folder)}/, as before `{before}`"
+    line = f"{relative(folder)}/ keeps your {', '.join(map(relative, paths))}, from before `{command}`"
     print(line, file=sys.stderr)
     with open(folder.parent / "contents.txt", "a", encoding="utf-8") as contents:
         contents.write(f"{line}\n")

@@ -118,6 +118,17 @@ class House:
         assert found == code, said.getvalue()
         return said.getvalue()
 
+    def with_next(self, path: Path, source: str) -> "House":
+        """A copy with this chapter 05, built and committed."""
+        house = self.copied(path)
+        (house.path / "notebooks/src/05_next.py").write_text(source, encoding="utf-8")
+        shutil.copy(ROOT / ".gitignore", house.path)
+        house.course("build", "05", "--draft")
+        house.course("checkpoint", "--all")
+        for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "released"]):
+            house.git(*words)
+        return house
+
     def command(self, *args: str) -> list[str]:
         return [sys.executable, "-c", "from course.cli import main; raise SystemExit(main())", *args]
 

@@ -161,7 +161,7 @@ def tools_on_path():
 
 
 def release(made: ExerciseSet, to: Path = RELEASED, course: Path | None = None) -> list[str]:
-    """Write what is handed out; say what was written, in a line each. A student's edited notebook is kept beside."""
+    """Write what is handed out; say what was written, in a line each. A student's edited notebook is kept in yours/."""
     with tempfile.TemporaryDirectory(prefix="release-") as aside:
         nb = generate(made, course or Path(aside), gradebook=course is not None)
     if course and not (course / "nbgrader_config.py").exists():

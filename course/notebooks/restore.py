@@ -1,4 +1,4 @@
-"""`course restore 04`: a chapter as it was released, with the student's version kept beside it."""
+"""`course restore 04`: a chapter as it was released, with the student's version kept in yours/."""
 
 import subprocess
 from pathlib import Path
@@ -16,6 +16,8 @@ from course.states.started import is_there
 
 def restore(chapter: str, ask: bool = True) -> int:
     """Bring notebook and modules back; say what would be lost, and ask, before anything is written."""
+    from course.states.start import is_own  # here: it asks this module for released notebooks
+
     source = source_path(chapter)
     path = NOTEBOOKS / f"{source.stem}.ipynb"
     nb, outputs = released_notebook(source, path)
@@ -40,7 +42,7 @@ def restore(chapter: str, ask: bool = True) -> int:
         print("nothing changed")
         return 1
     make_rooms(modules, PACKAGE)
-    keep(changed, f"course restore {number_of(source)}")
+    keep([file for file in changed if file != path or is_own(path)], f"course restore {number_of(source)}")
     for file in changed:
         write_atomically(file, released[file])
         print(f"{relative(file)} restored")

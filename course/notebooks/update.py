@@ -4,8 +4,8 @@ import contextlib
 import subprocess
 from pathlib import Path
 
-from course.files import keep, write_atomically
-from course.paths import NOTEBOOKS, ROOT, CourseError, modules, number_of, relative
+from course.files import keep, read_cells, write_atomically
+from course.paths import NOTEBOOKS, ROOT, CourseError, modules, number_of
 from course.states.started import take_out_others
 from course.states.state import state
 
@@ -30,25 +30,34 @@ def update() -> int:
         print("this is the newest state")
         return 0
     mine, there = set(git("diff", "--name-only", "HEAD").split("\n")), set(modules())
-    both = [ROOT / name for name in sorted(theirs & mine)]
-    as_before = [path for path in both if path.is_relative_to(NOTEBOOKS) and not is_own(path)]
-    keep([path for path in both if path not in as_before], "course update")
-    for path in both:
-        git("checkout", "--quiet", "HEAD", "--", relative(path))
-    new = [ROOT / name for name in theirs if not (ROOT / name).exists()]
+    both = [ROOT / name for name in sorted(theirs & mine) if (ROOT / name).exists()]
+    blank = [number_of(path) for path in both if is_handed_out(path)]
+    keep([path for path in both if path.parent != NOTEBOOKS or is_own(path)], "course update")
+    for name in theirs & mine:
+        git("checkout", "--quiet", "HEAD", "--", name)
+    new = [
+        number_of(ROOT / name) for name in theirs if name.endswith(".ipynb") and not (ROOT / name).exists()
+    ]
     git("merge", "--ff-only", "--quiet", "@{upstream}", why="git cannot go forward")
     take_out_others(there)
     are = "1 file is" if len(theirs) == 1 else f"{len(theirs)} files are"
     print(f"{are} new or newer; `course doctor` checks the packages")
-    if state() == "blank":  # git has brought them with our bodies
-        blank = [
-            number_of(path) for path in sorted([*both, *new]) if path.parent == NOTEBOOKS and number_of(path)
-        ]
-        for path, data in with_blanks([chapter for chapter in blank if chapter]).items():
+    if state() == "blank" and (
+        blank := sorted({*blank, *new} - {""})
+    ):  # git has brought them with our bodies
+        for path, data in with_blanks(blank).items():
             write_atomically(path, data)
-        if blank:
-            print(f"handed out with blanks: {', '.join(blank)}")
+        print(f"handed out with blanks: {', '.join(blank)}")
     return 0
+
+
+def is_handed_out(path: Path) -> bool:
+    """Whether a notebook still has blanks to be written."""
+    from course.package.blank import is_blank
+
+    with contextlib.suppress(CourseError):
+        return path.parent == NOTEBOOKS and path.suffix == ".ipynb" and is_blank(read_cells(path))
+    return False
 
 
 def is_clone() -> bool:

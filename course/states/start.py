@@ -6,6 +6,7 @@ git does not have is kept in yours/.
 
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from course.files import folder_for_yours, notebook_bytes, read_notebook, say_kept, write_atomically
@@ -70,7 +71,7 @@ def text_of(module: str) -> str | None:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
-def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: bytes | None, before: str):
+def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: bytes | None, command: str):
     """A package of these modules, these notebooks and this state, in place of what stands."""
     if not PACKAGE.is_dir():
         raise CourseError(
@@ -100,8 +101,11 @@ def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: byt
     finally:
         if PACKAGE.is_dir():  # else even putting back has failed, and what stood there is in `old`
             shutil.rmtree(aside, ignore_errors=True)
+        for folder in (kept / NOTEBOOKS.name, kept, kept.parent):
+            with suppress(OSError):  # it is not empty, or not there
+                folder.rmdir()
     if yours := [each.path for each in swaps if each.old.is_relative_to(kept) and each.old.exists()]:
-        say_kept(kept, yours, before)
+        say_kept(kept, yours, command)
 
 
 def is_own_package(changed: set[Path]) -> bool:
@@ -112,12 +116,13 @@ def is_own_package(changed: set[Path]) -> bool:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a notebook's cells are neither those of its source nor the same with blanks."""
+    """Whether a notebook holds more than was handed out: other cells, or what cells printed where none is blank."""
+    from course.package.blank import is_blank
+
     try:
-        cells = cell_lines(read_notebook(path))
-        return all(
-            cells != cell_lines(nb) for nb in (as_handed_out(path), notebook_from_source(source_of(path)))
-        )
+        nb = read_notebook(path)
+        ran = any(cell.get("outputs") for cell in nb.cells) and not is_blank(nb)
+        return ran or cell_lines(nb) != cell_lines(as_handed_out(path))
     except CourseError:  # damaged, or a chapter that the course does not have
         return True
 

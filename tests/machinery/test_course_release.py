@@ -134,7 +134,7 @@ def test_an_edited_notebook_is_kept_and_an_unedited_one_left_alone(small, tmp_pa
     release(made, tmp_path)
     assert path.read_bytes() == untouched
     (kept,) = path.parent.glob(f"yours/*/{path.name}")
-    assert kept.read_bytes() == edited and "is kept in" in capsys.readouterr().err
+    assert kept.read_bytes() == edited and "keeps your" in capsys.readouterr().err
     path.write_bytes(b"{ half a notebook")
     release(made, tmp_path)
     assert path.read_bytes() == untouched

@@ -41,14 +41,7 @@ checkpoint("05")
 @pytest.fixture(scope="module")
 def built_pair(built_house, tmp_path_factory):
     """A small course of two chapters, committed: 05 builds upon 04."""
-    house = built_house.copied(tmp_path_factory.mktemp("pair") / "house")
-    (house.path / "notebooks/src/05_next.py").write_text(FIVE, encoding="utf-8")
-    shutil.copy(ROOT / ".gitignore", house.path)
-    house.course("build", "05", "--draft")
-    house.course("checkpoint", "--all")
-    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "released"]):
-        house.git(*words)
-    return house
+    return built_house.with_next(tmp_path_factory.mktemp("pair") / "house", FIVE)
 
 
 @pytest.fixture
@@ -66,9 +59,7 @@ def there(house) -> list[str]:
 
 
 def kept(house) -> list[str]:
-    return sorted(
-        str(path.relative_to(house.path)) for path in house.path.glob("yours/*/*") if any(path.rglob("*.*"))
-    )
+    return sorted(str(path.relative_to(house.path)) for path in house.path.glob("yours/*/*"))
 
 
 def status(house) -> str:
@@ -134,9 +125,7 @@ def test_a_package_of_the_students_own_is_kept_beside(pair):
     said = pair.course("start")
     assert there(pair) == []
     (own,) = kept(pair)
-    assert (
-        "your nanogpt is kept in yours/" in said and "3.0 * r**2" in (pair.path / own / "tiny.py").read_text()
-    )
+    assert "keeps your nanogpt" in said and "3.0 * r**2" in (pair.path / own / "tiny.py").read_text()
     assert "nanogpt" not in status(pair).replace(" D nanogpt", ""), "git ignores it"
     pair.course("checkpoint", "04")
     pair.course("package")
@@ -148,7 +137,7 @@ def test_what_a_checkpoint_wrote_is_no_edit_by_hand_though_the_notebook_has_move
     pair.edit("math.pi*r**2", "3.0*r**2")
     pair.course("checkpoint", "04")
     pair.edit("3.0*r**2", "3.1*r**2")
-    assert "your nanogpt is kept in" in pair.course("package")
+    assert "keeps your nanogpt" in pair.course("package")
 
 
 @pytest.mark.parametrize("words", [["start"], ["start", "--at", "05"], ["start", "--blank"]])
@@ -168,10 +157,15 @@ def test_a_file_of_the_students_own_stays_in_the_package(pair):
     assert there(pair) == ["mine"]
 
 
-def test_without_git_all_is_kept(pair):
+def test_without_git_what_the_chapters_do_not_make_is_kept(pair):
     shutil.rmtree(pair.path / ".git")
     pair.course("start")
     assert kept(pair) == [] and there(pair) == [], "the chapters make all of it"
+    pair.edit("math.pi*r**2", "3.0*r**2")
+    pair.course("checkpoint", "04")
+    pair.course("package")
+    (own,) = kept(pair)
+    assert "3.0 * r**2" in (pair.path / own / "tiny.py").read_text()
 
 
 @pytest.mark.parametrize("words", [["start", "--blank"], ["start", "--at", "05"], ["package"]])
@@ -219,11 +213,7 @@ def test_notebooks_with_blanks_keep_the_students_own_beside(pair):
     mine = pair.notebook.read_bytes()
     said = pair.course("start", "--blank")
     (own,) = pair.path.glob("yours/*/notebooks/*")
-    assert (
-        own.read_bytes() == mine
-        and "your notebooks/04_tiny.ipynb is kept in yours/" in said
-        and "your turn" in said
-    )
+    assert own.read_bytes() == mine and "keeps your notebooks/04_tiny.ipynb" in said and "your turn" in said
     assert b"area" not in pair.notebook.read_bytes()
     assert "package: started, notebooks with blanks; no chapter" in pair.course("progress")
     five = (pair.path / "notebooks/05_next.ipynb").read_bytes()

@@ -1,10 +1,7 @@
 """Any walk through the states of a clone: what is complete is complete, what is blank stays blank, what is the student's is kept."""
 
-import shutil
-
 import nbformat
 import pytest
-from house import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,14 +44,7 @@ BODIES = {"twice": "return 2 * area(r)", "ring": "return area(r) - area(s)"}
 @pytest.fixture(scope="module")
 def blanks(built_house, tmp_path_factory):
     """A small course whose chapter 05 has two blanks, one of which grows chapter 04's module."""
-    house = built_house.copied(tmp_path_factory.mktemp("walks") / "house")
-    (house.path / "notebooks/src/05_next.py").write_text(BLANKS, encoding="utf-8")
-    shutil.copy(ROOT / ".gitignore", house.path)
-    house.course("build", "05", "--draft")
-    house.course("checkpoint", "--all")
-    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "released"]):
-        house.git(*words)
-    return house
+    return built_house.with_next(tmp_path_factory.mktemp("walks") / "house", BLANKS)
 
 
 class Walk:
@@ -143,6 +133,26 @@ def test_the_complete_package_brings_untouched_notebooks_back(blanks, tmp_path):
     house.course("start", "--blank")
     house.course("package")
     assert house.git("status", "--porcelain") == "" and not list(house.path.glob("yours/*/*"))
+
+
+def test_what_a_notebook_printed_here_is_kept(blanks, tmp_path):
+    house = blanks.copied(tmp_path / "house")
+    nb = nbformat.read(house.notebook, as_version=4)
+    next(cell for cell in nb.cells if "print" in cell.source).outputs = [
+        nbformat.v4.new_output("stream", text="on my GPU")
+    ]
+    nbformat.write(nb, house.notebook)
+    house.course("start", "--blank")
+    (kept,) = house.path.glob("yours/*/notebooks/04_tiny.ipynb")
+    assert "on my GPU" in kept.read_text(encoding="utf-8")
+
+
+def test_a_package_to_be_written_plans_more_and_has_done_nothing(blanks, tmp_path):
+    house = blanks.copied(tmp_path / "house")
+    assert "2 of 2 checkpoints have passed, 10 min of the 10 min" in house.course("progress")
+    house.course("start", "--blank")
+    assert "0 of 2 checkpoints have passed, 0 min of the 25 min" in house.course("progress")
+    assert "chapter 05 leaves to you: twice, ring" in house.course("solution", "05")
 
 
 def test_an_update_hands_out_blanks(blanks, tmp_path):
