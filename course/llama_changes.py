@@ -70,7 +70,7 @@ CHANGES = {
     "no biases": nothing,
     "RMSNorm": rms_norms,
     "rotary positions": attentions(theta=10_000.0),
-    "grouped queries": attentions(n_kv_head=4),
+    "grouped queries": attentions(n_kv_head=2),
     "QK-norm": attentions(qk_norm=True),
     "SwiGLU": gated_mlps,
     "all together": None,
@@ -86,6 +86,7 @@ def changed(name: str, shape: GPTConfig, parts, seed: int = 0):
     model = GPT(replace(shape, bias=name == "GPT-2"))
     CHANGES[name](model, parts)
     init_weights(model, shape.n_layer, g, shape.vocab_size)
+    scale_init(model)
     if not model.transformer.wpe.weight.requires_grad:
         nn.init.zeros_(model.transformer.wpe.weight)
-    return scale_init(model)
+    return model

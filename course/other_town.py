@@ -1,24 +1,10 @@
 """For chapter 19: the grammar's other lines, for the length of a block."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nanogpt.labs.corpora.stories import alternatives, entries, rules
 from nanogpt.labs.evals.floor import check_lines
-
-SWAPPED = {"her": "his", "his": "her", "She": "He", "He": "She", "him": "her", "hers": "his"}
-
-
-def swap(line: str) -> str:
-    """A line with each pronoun for the other one."""
-    return re.sub(rf"\b({'|'.join(SWAPPED)})\b", lambda found: SWAPPED[found[1]], line)
-
-
-def swapped_rules() -> dict[str, str]:
-    """The lines of all rules in which a pronoun occurs, each pronoun exchanged for the other one."""
-    lines = {symbol: " | ".join(map(swap, said)) for symbol, said in rules().items()}
-    return {symbol: said for symbol, said in lines.items() if said != " | ".join(rules()[symbol])}
 
 
 @contextmanager

@@ -108,11 +108,17 @@ def train(
 
 @torch.no_grad()
 def scale_init(model: GPT) -> GPT:
-    """Scale all matrices of a new model by √(768 / n_embd), so that 0.02 means what it means in GPT-2 small.
+    """First weights for a model narrower than GPT-2: matrices × √(768 / n_embd), positions as waves. Returns the model.
 
-    A matrix with standard deviation σ gives signals of size σ√n_embd (Glorot and Bengio 2010, §4.2). Returns the model.
+    A signal has the size σ√n_embd (Glorot and Bengio 2010, §4.2). The waves are those of Vaswani et al. 2017, §3.5.
     """
-    for p in model.parameters():
+    C = model.config.n_embd
+    if C >= 768:
+        return model
+    for name, p in model.named_parameters():
+        if name == "transformer.wpe.weight":
+            angles = torch.arange(len(p))[:, None] * 10_000.0 ** (-torch.arange(0, C, 2) / C)  # (T, C / 2)
+            p.copy_(math.sqrt(8) * 0.02 * torch.cat([angles.sin(), angles.cos()], 1)[:, :C])
         if p.dim() == 2:
-            p *= math.sqrt(768 / model.config.n_embd)
+            p *= math.sqrt(768 / C)
     return model

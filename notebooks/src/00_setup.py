@@ -66,7 +66,7 @@ folder = Path("../data/built/first_run/stories")
 floor = ensure_corpus(folder, n=5000)["floor"]
 tokenizer = BPETokenizer.load(folder / "tokenizer.json")
 stream = DocumentStream(open_shards(folder, "train"), B=4, T=128)
-config = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=8, n_embd=128)
+config = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=4, n_embd=128)
 model = scale_init(GPT(config, generator=torch.Generator().manual_seed(0)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 print(wrapped(next(stories(1)).text))
@@ -112,7 +112,7 @@ stories, by predicting what comes next.
 
 It has not learned everything. Compare the last text with your opening: who is there, and who owns what? The names and the
 numbers change from one sentence to the next, as if the model forgot what it has just written. To remember who has what is
-harder than to write English. Chapter 07 trains four times as long, and chapter 07b finds out what such a model remembers.
+harder than to write English. Chapter 07 trains five times as long, and chapter 07b finds out what such a model remembers.
 
 How good is the model, as a number? The *loss* says how surprised the model is by the next piece, on average. It is measured
 in nats, a unit that chapter 02 explains. Training means making the loss small.
@@ -132,7 +132,7 @@ numbers at random. We know the probability of every draw, so we can compute the 
 perfectly. No model can do better than that on average. We call this loss the *floor*. You will see it again wherever a
 model learns from these stories.
 
-Your model is still far above its floor. How close can one come in 1,600 steps? This is a record of chapter 07's run, on
+Your model is still far above its floor. How close can one come in 2,000 steps? This is a record of chapter 07's run, on
 ten times as many stories, whose floor is a little different:
 """
 

@@ -78,8 +78,8 @@ print(documents[0], documents[1], sep="\n\n")
 # %% [markdown]
 r"""
 Read them once more, as a model would: from left to right, guessing each next word. Some words you cannot guess, such
-as a girl's name when it appears for the first time. Other words you can guess if you have paid attention. When the
-girl says how many things she has, the number was given before, or it follows from two numbers that were given.
+as a girl's name when it appears for the first time. Other words you can guess if you have paid attention. Behind
+*her* and *his* there is a number that was given before, and what somebody has *now* follows from two numbers.
 
 ## Three simple models
 
@@ -170,7 +170,7 @@ print(tokenizer.decode(text[1:]))
 
 # %% [markdown]
 r"""
-It babbles. Every pair of neighbours is fine, but the girl changes her name in the middle of the story, and the
+It babbles. Every pair of neighbours is fine, but the names change from one sentence to the next, and the
 numbers do not fit each other. To do better, a model must look further back, to the name and to the numbers. Attention
 makes this possible, from chapter 04 on.
 

@@ -1147,7 +1147,7 @@ To explore:
 
 1. Let `Window.z` judge before it takes a value in, and take in none that was skipped. Check with `spoilt`: how many of six are left out now? What happens to a run
    whose loss really has moved, for example after a change of the data?
-2. Train `tiny` with `train.skip_spikes=3`. Decode the files in `skipped/`. Check: are these batches unlike others, or is it chance? Of 1,600 normal
+2. Train `tiny` with `train.skip_spikes=3`. Decode the files in `skipped/`. Check: are these batches unlike others, or is it chance? Of 2,000 normal
    deviates, how many exceed 3?
 3. Remove `set_random_states` from `look`. Check with `looked_at`: with `random_part` the losses differ, and with `validate` alone they do not. Why?
 4. Give `tiny` the key `run.minutes=0.05`. Check: after which step does the run end, and how many seconds of the three are left?

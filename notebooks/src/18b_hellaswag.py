@@ -58,7 +58,7 @@ All sizes are set here. The model is chapter 07's. If it is absent, we train a m
 """
 
 # %%
-STEPS, SHAPE = 300, GPTConfig(block_size=128, n_layer=2, n_head=8, n_embd=128)
+STEPS, SHAPE = 300, GPTConfig(block_size=128, n_layer=2, n_head=4, n_embd=128)
 ASKED, ROUNDS, GUESSERS = 9, 5, 20  # a question to look at, rounds of timing, guessing checkpoints
 device, built = pick_device(), Path("../data/built")
 manifest = ensure_corpus(built / "stories")

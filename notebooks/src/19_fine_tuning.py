@@ -19,7 +19,7 @@ import numpy as np
 
 from course.figures import fine_tuning as figures
 from course.notebook import answer, as_module, checkpoint, grown, predict, predictions, show
-from course.other_town import SWAPPED, retold, swapped_rules
+from course.other_town import retold
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.evaluate import evaluate, evaluating
@@ -82,18 +82,18 @@ r"""
 ## Another town
 
 What should we fine-tune on? We want a text that differs from the old one in a known way, and whose floor we know. Chapter 07's model has read stories of one town. Now we invent
-another town, which differs from the first in two things. In the first town a girl owns the things that are counted and a boy visits her. In the second town a boy owns them and a girl visits him, so names and pronouns change places. And where the two children of the first town put their things together, the guest of the second town gets as many as she has already. Two words are new, *as* and *again*. They are spelled
+another town, which differs from the first in two things. In the other town names are given the other way round: there, Otto is a girl's name and Anna a boy's. So Otto counts *her* seven shells. And where the two children of the first town put their things together, the girl of the second town finds as many as she has already. Two words are new, *as* and *again*. They are spelled
 from smaller tokens.
 
-`CHANGE` holds the lines of the grammar that are different. `swapped_rules` gives all lines that have a pronoun, each pronoun exchanged for the other one. The last entry is the new rule.
+`CHANGE` holds the lines of the grammar that are different.
 """
 
 # %%
-CHANGE = swapped_rules() | {"girl": " | ".join(rules()["boy"]), "boy": " | ".join(rules()["girl"])}
-CHANGE["together"] = (
-    "{A} gave {B} as many as {B} had. So {B} had {?m+m} {T} and {A} had {?n-m} {T}. | Then {B} had as many again, {?m+m} {T}."
-)
-print(f"{len(CHANGE)} entries change, for example: {CHANGE['feel'][:60]} …")
+CHANGE = {
+    "girl": " | ".join(rules()["boy"]),
+    "boy": " | ".join(rules()["girl"]),
+    "together": "Then {A} found as many again. Now she had {?n+n} {T}.",
+}
 
 # %% [markdown]
 r"""
@@ -117,7 +117,7 @@ with retold(CHANGE):
     ways = {len(readings(story.text)) for story in there[0][:30]}
 assert ways == {1}, "a story can be told in two ways, so that the floor is lower than it says"
 held = {"old": here, "new": there}
-print(next((story.text for story in there[0] if "as many" in story.text), there[0][0].text))
+print(next(story.text for story in there[0] if "as many" in story.text))
 print(f"nats a story: {before:.3f} in the old town, {after:.3f} in the new one")
 both = sum(bool(readings(story.text)) for story in there[0][:30])
 print(f"new stories that the old town could tell, too: {both} of 30")
@@ -225,7 +225,7 @@ def nats_by_kind(model: GPT, told: list) -> dict[str, float]:
             logits = model(ids[None, :-1].to(device))[0][0].float().cpu()
         for i, nats in zip(ids[1:].tolist(), F.cross_entropy(logits, ids[1:], reduction="none").tolist()):
             word = tokenizer.decode([i]).strip(' .,"')
-            kind = "a pronoun" if word in SWAPPED else "all else"
+            kind = "a pronoun" if word.lower() in ("her", "his", "she", "he") else "all else"
             if word in names:
                 kind = "a name, again" if word in seen else "a name, first time"
             seen.add(word)

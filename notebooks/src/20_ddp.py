@@ -308,7 +308,7 @@ from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import describe_shards, open_shards
 
 shards = open_shards(sys.argv[1], "train")
-config = GPTConfig(block_size=64, vocab_size=describe_shards(shards)[0], n_layer=2, n_head=8, n_embd=128)
+config = GPTConfig(block_size=64, vocab_size=describe_shards(shards)[0], n_layer=2, n_head=4, n_embd=128)
 
 
 def train(ranks: Ranks, rows: int = 8, steps: int = 10) -> list[float]:

@@ -35,7 +35,7 @@ from nanogpt.labs.corpora.stories import ensure_corpus
 
 N = 4  # processes of the grids below
 DATA, RUNS, OUT = "../data/built/stories", Path("../data/built/layouts"), "../data/built/layouts.json"
-assert N in (2, 4, 8), f"N={N} processes: take an even number that divides the model's 8 heads and its 8 rows"
+assert N in (2, 4), f"N={N} processes: take an even number that divides the model's 4 heads and its 8 rows"
 _ = ensure_corpus(DATA)
 
 # %% [markdown]
@@ -128,7 +128,7 @@ Of a layer's sizes only the heads are asked for: the width is a multiple of them
 rank fewer rows (chapter 21b). The number of processes is known only when they have been started, so that question waits until then, and
 is asked before the processes meet.
 
-*Predict.* Of the nine wishes in the cell after the next one, made for `tiny` with its 8 heads, how many can be run? Read them before you guess.
+*Predict.* Of the nine wishes in the cell after the next one, made for `tiny` with its 4 heads, how many can be run? Read them before you guess.
 """
 
 # %%

@@ -39,7 +39,7 @@ from nanogpt.shards import open_shards
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.training import scale_init, train_step
 
-ROWS, T, LAYERS, HEADS = 4, 128, 3, 4  # T: the longest story has 120 tokens
+ROWS, T, LAYERS, HEADS = 4, 128, 3, 4  # T: every story is shorter
 RATE, WARMUP, DECAY = 0.4, 10, 0.2  # the rate is RATE / width, and falls to zero in the last fifth of a run
 
 # %% [markdown]

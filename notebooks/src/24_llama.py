@@ -478,7 +478,7 @@ print(
 )
 
 # %%
-config = LlamaConfig(128, tokenizer.vocab_size, n_layer=2, n_head=8, n_kv_head=4, n_embd=128, n_hidden=368, head_size=16, tied=True)  # fmt: skip
+config = LlamaConfig(128, tokenizer.vocab_size, n_layer=2, n_head=4, n_kv_head=2, n_embd=128, n_hidden=368, head_size=32, tied=True)  # fmt: skip
 model = Llama(config, torch.Generator().manual_seed(0)).to(device)
 ids = torch.tensor([[tokenizer.eot, *tokenizer.encode("One sunny day,")]], device=device)
 logits, loss = model(ids[:, :-1], ids[:, 1:])
@@ -510,7 +510,7 @@ defined. If the measured interval of a ratio contains 1, the line says that no d
 """
 
 # %% tags=["nbval-ignore-output"]
-shape = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=8, n_embd=128)
+shape = GPTConfig(block_size=128, vocab_size=tokenizer.vocab_size, n_layer=2, n_head=4, n_embd=128)
 here = sys.modules["__main__"]  # this notebook
 figures.say_times({name: changed(name, shape, here).to(device) for name in CHANGES}, device)
 
@@ -538,7 +538,7 @@ print("with the cache, the same logits; its keys have the shape", tuple(cache.ke
 
 # %% [markdown]
 r"""
-The cache has 4 heads of 16 numbers for each of 32 positions, although there are 8 heads of queries. The rotated keys go
+The cache has 2 heads of 32 numbers for each of 32 positions, although there are 4 heads of queries. The rotated keys go
 into the cache. Each key was rotated once, by its own position, and never has to be touched again. A new query meets old
 keys at the right distance without any further work.
 

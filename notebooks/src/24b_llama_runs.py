@@ -14,7 +14,7 @@ what it holds. The trainer itself will not change by a single line: chapter 17c'
 sitting the following line starts a run, and everything that you know about runs holds for it:
 
 ```
-python -m nanogpt train tiny family=llama llama.n_kv_head=4 run.dir=runs/llama
+python -m nanogpt train tiny family=llama llama.n_kv_head=2 run.dir=runs/llama
 ```
 """
 
@@ -51,7 +51,7 @@ has named ours since then. A third family, for example one with experts in place
 from nanogpt.weights import classes_of
 
 common = {"block_size": 128, "vocab_size": 1024, "n_layer": 2, "n_head": 8, "n_embd": 128}
-own = {"n_kv_head": 4, "n_hidden": 352, "head_size": 16, "rope_theta": 10_000.0, "tied": True}
+own = {"n_kv_head": 2, "n_hidden": 352, "head_size": 32, "rope_theta": 10_000.0, "tied": True}
 for fields in (common, common | own):
     shape, kind = classes_of(fields)
     model = kind(shape(**fields), torch.Generator().manual_seed(0))
@@ -169,8 +169,8 @@ which family. One word at the top, `family`, says which model is meant:
 
 ```yaml
 family: llama
-model: {n_layer: 2, n_head: 8, n_embd: 128, block_size: 128}
-llama: {n_kv_head: 4}
+model: {n_layer: 2, n_head: 4, n_embd: 128, block_size: 128}
+llama: {n_kv_head: 2}
 ```
 
 Every key has a default that suits a small model. `null` means that the value follows from the others.
@@ -186,7 +186,7 @@ from nanogpt.labs.llama.model import Llama, LlamaConfig
 
 
 # %%
-print(LlamaKeys(n_kv_head=4))
+print(LlamaKeys(n_kv_head=2))
 
 # %% [markdown]
 r"""
@@ -254,14 +254,14 @@ module yet.)
 as_module("labs.llama.runs")
 
 # %%
-sizes = Model(n_layer=2, n_head=8, n_embd=128, block_size=128)
-config = Config(model=sizes, family="llama", llama=LlamaKeys(n_kv_head=4))
+sizes = Model(n_layer=2, n_head=4, n_embd=128, block_size=128)
+config = Config(model=sizes, family="llama", llama=LlamaKeys(n_kv_head=2))
 print(new_shape(config, vocab_size=1024))
 
 # %%
 from nanogpt.config import load_config
 
-print(load_config("tiny", ["family=llama", "llama.n_kv_head=4"]).llama)
+print(load_config("tiny", ["family=llama", "llama.n_kv_head=2"]).llama)
 
 # %% [markdown]
 r"""
@@ -271,7 +271,7 @@ Here are eight changes of `tiny`, as you would write them on the command line.
 # %%
 EIGHT = [
     "family=llama",
-    "llama.n_kv_head=4",
+    "llama.n_kv_head=2",
     "family=llama llama.n_kv_head=3",
     "family=llama model.dropout=0.1",
     "family=llama parallel.dp=2 parallel.shard=true",
@@ -335,12 +335,12 @@ later. The command works already, because `so_far` runs it on the complete packa
 taken as you ran them, and all others, the appendix among them, as they are in the notebook.
 
 The configuration is `tiny` of chapter 17c. Two keys of the model differ, `family` and `llama.n_kv_head`. The run is also
-shorter. It has 120 steps instead of 1,600, with a checkpoint after every 30 and a validation on 5,000 tokens after every
+shorter. It has 120 steps instead of 2,000, with a checkpoint after every 30 and a validation on 5,000 tokens after every
 60. To save time, it computes the 4 rows of a batch at once.
 """
 
 # %%
-KEYS = {"family": "llama", "llama.n_kv_head": 4, "data.dir": DATA, "run.device": "cpu"}
+KEYS = {"family": "llama", "llama.n_kv_head": 2, "data.dir": DATA, "run.device": "cpu"}
 KEYS |= {"train.max_steps": STEPS, "train.micro_batch": 4, "eval.every": STEPS // 2, "eval.tokens": 5000}
 KEYS |= {"run.log_every": STEPS // 4, "run.checkpoint_every": STEPS // 4}
 
@@ -535,7 +535,7 @@ def build_for(*changes: str):
 
 
 elsewhere = f"init_from={(RUNS / 'elsewhere').as_posix()}"
-new = build_for("family=llama", "llama.n_kv_head=4")
+new = build_for("family=llama", "llama.n_kv_head=2")
 adapting = build_for("family=llama", elsewhere, f"lora.rank={RANK}")
 for model in (new, adapting):
     print(f"{sum(p.numel() for p in model.parameters() if p.requires_grad):,} numbers to train")
@@ -698,9 +698,9 @@ r"""
 
 To explore:
 
-1. Train `tiny` with both families to the end (1,600 steps) with three seeds each, and draw them together with `python -m nanogpt plot`.
+1. Train `tiny` with both families to the end (2,000 steps) with three seeds each, and draw them together with `python -m nanogpt plot`.
    *Predict* first which one is lower. Is the difference larger than that between seeds?
-2. `llama.n_kv_head` is 8, 4, 2 and 1 in four runs. How much does the loss rise, and how much smaller is the cache? *Check*:
+2. `llama.n_kv_head` is 4, 2 and 1 in three runs. How much does the loss rise, and how much smaller is the cache? *Check*:
    `llama_params` says how many parameters each has, and a fair comparison gives them back to `llama.n_hidden`.
 3. Start a run with `train.dtype=bf16` and one with float32. *Check* with `python -m nanogpt compare` how far the losses are apart.
 4. Export your run with `llama_to_hf` and read it with `transformers`. Do its logits equal yours?

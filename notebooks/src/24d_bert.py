@@ -81,7 +81,7 @@ r"""
 # %%
 V = tokenizer.vocab_size
 config = GPTConfig(
-    block_size=128, vocab_size=V + 1, n_layer=2, n_head=8, n_embd=128
+    block_size=128, vocab_size=V + 1, n_layer=2, n_head=4, n_embd=128
 )  # one id more than the tokenizer has: the next section needs it
 ids = torch.tensor([[tokenizer.eot, *tokenizer.encode("One sunny day, Leo found a coin.")]])
 other = ids.clone()

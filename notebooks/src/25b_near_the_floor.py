@@ -232,8 +232,8 @@ r"""
 ## A reference
 
 What do we have to beat? We know one recipe that has come near the floor: chapter 07's recipe for a laptop. It has 2 layers of width 128, batches of
-4 rows, and AdamW at a rate of 0.002, which falls to zero over the last half of the run. In chapter 07 it made 1,600 steps, and that was not
-enough for 5%. So in this race it makes 2,400. Here is the recipe in the form of a race.
+4 rows, and AdamW at a rate of 0.0005, which falls to zero over the last half of the run. In chapter 07 it made 2,000 steps, and that was not
+enough for 5%. So in this race it makes 3,000. Here is the recipe in the form of a race.
 """
 
 
@@ -242,16 +242,16 @@ enough for 5%. So in this race it makes 2,400. Here is the recipe in the form of
 #| blank chapter_07: the model with scale_init, AdamW with betas 0.9 and 0.98; in each step rate · wsd, 4 rows, train_step, yield
 def chapter_07(vocab_size: int, deal, steps: int, seed: int) -> Iterator:
     """Chapter 07's training as a race: after each step the model, and the seconds that all steps have taken."""
-    config = GPTConfig(CONTEXT, vocab_size, n_layer=2, n_head=8, n_embd=128)
+    config = GPTConfig(CONTEXT, vocab_size, n_layer=2, n_head=4, n_embd=128)
     model = scale_init(GPT(config, torch.Generator().manual_seed(seed)))
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+        model.parameters(), lr=5e-4, betas=(0.9, 0.98), weight_decay=0.0, fused=True
     )
     seconds = 0.0
     for step in range(steps):
         start = perf_counter()
         for group in optimizer.param_groups:
-            group["lr"] = 2e-3 * wsd(step, steps, decay=0.5)
+            group["lr"] = 5e-4 * wsd(step, steps, decay=0.5)
         train_step(model, optimizer, [deal(4)])
         seconds += perf_counter() - start
         yield model, seconds
@@ -259,19 +259,19 @@ def chapter_07(vocab_size: int, deal, steps: int, seed: int) -> Iterator:
 
 # %% [markdown]
 r"""
-Our own recipe is a `Recipe` of chapter 25. Like chapter 25's it has one layer. It is wider (128 instead of 96), has smaller tables
-(4,096 rows) and none of four tokens, and twice chapter 25's rate. A batch has half as many rows of twice the length, and a run 650 steps.
+Our own recipe is a `Recipe` of chapter 25. It has two layers instead of one, because chapter 07b has shown that one layer cannot follow a number to
+its owner. It is wider (128 instead of 96), has smaller tables (4,096 rows) and none of four tokens, and twice chapter 25's rate. A batch has half as many rows of twice the length, and a run 450 steps.
 
-Is the comparison fair? Not quite. The numbers of `NEAR` were changed while this chapter was written: its first version had two layers, one table
-and 450 steps. The trials were not recorded, and nothing kept them away from `val`, as in chapter 25. In chapter 07's recipe only the number of steps
+Is the comparison fair? Not quite. The numbers of `NEAR` were changed while this chapter was written: with 350 steps and seed 0 it ended 5.4% above the floor, with 450 steps 3.4%, and with 650 steps 2.0%.
+Nothing kept these trials away from `val`, as in chapter 25. In chapter 07's recipe only the number of steps
 was set for this race. So the race compares a recipe that was tuned for it with one that was not.
 """
 
 # %%
 #| export
 NEAR = Recipe(
-    n_layer=1, n_embd=128, relu_squared=True, rotary=True, normalized=True, recent=3, table_rows=4096, scaled=True,
-    muon=True, rate=2e-2, clip=None, decay=1.0, warmup=0, steps=650, rows=12,
+    n_layer=2, n_embd=128, relu_squared=True, rotary=True, normalized=True, recent=3, table_rows=4096, scaled=True,
+    muon=True, rate=2e-2, clip=None, decay=1.0, warmup=0, steps=450, rows=12,
 )  # fmt: skip
 
 # %% [markdown]
@@ -300,7 +300,7 @@ This is no race: the runs did not take turns, and neither is near its end.
 
 ## The recorded race
 
-`python tests/bench/bench_speedrun.py --track stories` ran 2,400 steps of chapter 07's recipe, and ours with five seeds, in turns in one process.
+`python tests/bench/bench_speedrun.py --track stories` ran 3,000 steps of chapter 07's recipe, and ours with five seeds, in turns in one process.
 
 *Predict.* On Shakespeare our recipe needed a few per cent of the reference's time. What share will it need here, where spelling is not enough?
 """
@@ -329,7 +329,7 @@ print("the record:", objections(record) or "keeps the rules")
 
 # %% [markdown]
 r"""
-Both recipes got below the bar. The reference did it with its only run, at the end of its 2,400 steps. Our five runs are enough for rule 3: the
+Both recipes got below the bar. The reference did it with its only run, at the end of its 3,000 steps. Our five runs are enough for rule 3: the
 mean of all such runs is surely below the bar, with p < 0.01.
 
 Our share of the time is much larger than on Shakespeare. Two things differ: the task, and the reference, which has twice the rate of nanoGPT's and

@@ -36,7 +36,7 @@ class Hidden:
 
 def run(task: str, folder: Path, V: int, steps: int) -> dict:
     """The mean training loss of each 50 steps, and the loss on 64 rows of the validation text."""
-    shape = GPTConfig(block_size=T, vocab_size=V + 1, n_layer=2, n_head=8, n_embd=128)
+    shape = GPTConfig(block_size=T, vocab_size=V + 1, n_layer=2, n_head=4, n_embd=128)
     model = scale_init(GPT(shape, torch.Generator().manual_seed(0)))
     if task == "both sides":
         both_sides(model)

@@ -25,13 +25,13 @@ from nanogpt.training import scale_init, train
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "data/measurements/excess.json"
-STEPS, EARLY, B, T, LR = 1600, 400, 4, 128, 2e-3
+STEPS, EARLY, B, T, LR = 2000, 400, 4, 128, 5e-4
 STORIES, SEED = 200, 1  # judged on
 
 
 def run(layers: int, seed: int, folder: Path, tokenizer: BPETokenizer, floor: Floor) -> dict:
     """Excess by kind after EARLY steps and at the end, in nats a story, of one training."""
-    config = GPTConfig(block_size=T, vocab_size=tokenizer.vocab_size, n_layer=layers, n_head=8, n_embd=128)
+    config = GPTConfig(block_size=T, vocab_size=tokenizer.vocab_size, n_layer=layers, n_head=4, n_embd=128)
     model, found = scale_init(GPT(config, generator=torch.Generator().manual_seed(seed))), {}
 
     def look(step: int, loss) -> None:

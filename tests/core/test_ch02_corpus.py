@@ -285,7 +285,12 @@ def edit(monkeypatch):
         ("{?n} {T}.", "{?k} {T}.", None, r"{k} recalls a fact that no sentence before it has drawn"),
         ("{A} came", "{Q} came", None, r"{Q} recalls a fact that no sentence before it has drawn"),
         ("eight", "sixteen", "number", r"is (1[789]|2\d|3\d); NUMBERS holds zero to sixteen"),
-        ("seven", "nine", "number", r"(nine and eight|eight and nine|nine and nine) is 1[78]; NUMBERS holds zero to sixteen"),
+        (
+            "seven",
+            "nine",
+            "number",
+            r"(nine and eight|eight and nine|nine and nine) is 1[78]; NUMBERS holds zero to sixteen",
+        ),
         ("one two", "nine ten", "some", r"(nine|ten) is (-\d|1\d); NUMBERS holds zero"),
         ("eight", "twenty", "number", r"twenty is not a number word; NUMBERS holds zero to sixteen"),
         ("look: big", "mood: big", None, r"the grammar defines mood twice"),

@@ -135,9 +135,19 @@ def test_scale_init_changes_nothing_at_width_768_and_keeps_the_signal_elsewhere(
     for C in (64, 768):
         config = GPTConfig(block_size=8, vocab_size=50, n_layer=1, n_head=4, n_embd=C)
         plain, scaled = (GPT(config, torch.Generator().manual_seed(0)) for _ in range(2))
-        scale_init(scaled)
+        assert scale_init(scaled) is scaled
         w = scaled.transformer.h[0].mlp.c_fc.weight
         assert w.std().item() * math.sqrt(C) == pytest.approx(0.02 * math.sqrt(768), rel=0.05)
-        assert torch.equal(w, plain.transformer.h[0].mlp.c_fc.weight) == (C == 768)
+        for (name, before), after in zip(plain.named_parameters(), scaled.parameters(), strict=True):
+            assert torch.equal(before, after) == (C == 768 or before.dim() == 1), name
         assert scaled.lm_head.weight is scaled.transformer.wte.weight  # tied, and scaled once
-        assert torch.equal(scaled.transformer.ln_f.weight, torch.ones(C))
+
+
+def test_small_models_begin_with_positions_of_which_only_the_distance_counts():
+    config = GPTConfig(block_size=96, vocab_size=50, n_layer=1, n_head=4, n_embd=64)
+    wpe = scale_init(GPT(config)).transformer.wpe.weight
+    products = wpe @ wpe.T
+    for distance in (0, 1, 7, 60):
+        along = products.diagonal(distance)
+        assert along.max() - along.min() < 1e-5 * products.max()
+    assert wpe.square().mean().sqrt().item() == pytest.approx(2 * 0.02 * math.sqrt(768 / 64), rel=1e-3)

@@ -9,7 +9,7 @@ import torch
 
 from course.figures import fine_tuning as figures
 from course.notebooks.source import notebook_from_source
-from course.other_town import retold, swapped_rules
+from course.other_town import retold
 from course.paths import SOURCES
 from nanogpt import trainer
 from nanogpt.data import BatchStream
@@ -116,7 +116,7 @@ def test_a_model_that_is_not_there_is_said_in_one_sentence(corpus, tmp_path):
 @pytest.fixture(scope="module")
 def change() -> dict[str, str]:
     """The chapter's other town."""
-    names = {"swapped_rules": swapped_rules, "rules": rules}
+    names = {"rules": rules}
     for cell in notebook_from_source(next(SOURCES.glob("19_*.py"))).cells:
         if cell.source.startswith("CHANGE = "):
             exec(cell.source.partition("print(")[0], names)

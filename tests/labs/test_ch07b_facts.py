@@ -1,10 +1,15 @@
 import random
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from nanogpt.labs.corpora.stories import Count, Story, entries, stories, tell
+from course.other_town import retold
+from nanogpt.data import DocumentStream
+from nanogpt.labs.corpora.stories import NUMBERS, Count, Story, ensure_corpus, rules, stories, tell
+from nanogpt.labs.evals.accuracy import rule_accuracies
 from nanogpt.labs.evals.facts import (
     costs_of_facts,
     exchange_numbers,
@@ -14,7 +19,9 @@ from nanogpt.labs.evals.facts import (
     tokens_within,
 )
 from nanogpt.model import GPT, GPTConfig
+from nanogpt.shards import open_shards
 from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init, train_step
 
 
 @pytest.fixture(scope="module")
@@ -100,23 +107,77 @@ def test_facts_and_the_rest_add_up_to_the_cost_of_a_story(model, tokenizer):
     assert rows[""].keys() == {"nats"} and all(0 <= rows[kind]["right"] <= 1 for kind in rows if kind)
 
 
-def test_whoever_says_a_number_by_its_size_names_the_other_persons(tokenizer):
-    """As chapter 07's model does with the released grammar: hers is large."""
-    many, few = ([word for (word,) in entries(pool)] for pool in ("many", "few"))
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
 
-    def words(before):
-        return before.replace(",", " ").replace(".", " ").split()
 
-    def large(before):
-        return " " + next((word for word in words(before) if word in many), "six")
+def behind_the_pronoun(before: str) -> str:
+    """The word that stood behind the last word, *her* or *his*, when it was said first."""
+    said = words(before)
+    return " " + said[said.index(said[-1]) + 1] if said and said[-1] in said[:-1] else " the"
 
-    single = all(len(tokenizer.encode(f" {word}")) == 1 for word in many + few)
-    assert single, "train the test's tokenizer on more stories"
-    if set(many) & set(few):
-        pytest.skip("this grammar's numbers do not say whose they are")
-    shares = exchange_numbers(Says(tokenizer, large), tokenizer, range(60))
-    assert shares["texts"] > 10
-    assert (shares["before"], shares["after"], shares["both"], shares["other"]) == (1, 0, 0, 1)
+
+def first_number(before: str) -> str:
+    return " " + next((word for word in words(before) if word in NUMBERS), "six")
+
+
+def large_number(before: str) -> str:
+    numbers = [word for word in words(before) if word in NUMBERS]
+    return " " + max(numbers, key=NUMBERS.index, default="six")
+
+
+def test_the_exchange_tells_a_reader_of_owners_from_readers_of_place_and_size(tokenizer):
+    for key in "nm":
+        reader = exchange_numbers(Says(tokenizer, behind_the_pronoun), tokenizer, range(40), key)
+        assert reader["texts"] > 20
+        assert (reader["before"], reader["after"], reader["both"], reader["other"]) == (1, 1, 1, 0)
+        place = exchange_numbers(Says(tokenizer, first_number), tokenizer, range(40), key)
+        assert 0.2 < place["both"] < 0.8  # either comes first in about half of the stories
+        size = exchange_numbers(Says(tokenizer, large_number), tokenizer, range(40), key)
+        assert size["both"] == 0 and size["before"] + size["after"] == 1
+
+
+def test_no_rule_without_owners_answers_sixty_percent():
+    seen, told = list(stories(5000, seed=8)), list(stories(3000, seed=7))
+    different = [story for story in told if story.facts["n"] != story.facts["m"]]
+    assert max(rule_accuracies(seen, told).values()) < 0.6
+    assert max(rule_accuracies(seen, different).values()) < 0.55
+
+
+def test_the_rules_find_a_shortcut_where_there_is_one():
+    with retold(
+        {"both": rules()["both"][0], "proud": rules()["proud"][0]}
+    ):  # hers comes first and is asked first
+        told = list(stories(500, seed=7))
+    first = [replace(story, answers=story.answers[:1], kinds=story.kinds[:1]) for story in told]
+    plots = [story for story in first if " loved her " in story.text[: story.answers[0][1]]]
+    assert len(plots) > 400 and rule_accuracies(plots, plots)["the first"] == 1
+
+
+@pytest.mark.slow
+def test_two_layers_learn_whose_number_it_is_and_one_layer_does_not(tmp_path):
+    """Chapter 07's model and rate; two layers need some 800 of 2,000 steps for it, so the run ends when they have."""
+    manifest = ensure_corpus(tmp_path, n=9000)
+    tokenizer = BPETokenizer.load(tmp_path / manifest["tokenizer"])
+    told = [noted_story(seed) for seed in range(5_000_000, 5_000_030)]
+
+    def copied(n_layer: int, steps: int) -> float:
+        config = GPTConfig(128, tokenizer.vocab_size, n_layer, n_head=4, n_embd=128)
+        model = scale_init(GPT(config, torch.Generator().manual_seed(0)))
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=5e-4, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+        )
+        stream, share = DocumentStream(open_shards(tmp_path, "train"), 4, 128), 0.0
+        for step in range(1, steps + 1):
+            train_step(model, optimizer, [stream.next_batch()])
+            if step % 100 == 0:
+                share = costs_of_facts(model, tokenizer, told)["copied number"]["right"]
+                if share > 0.95:
+                    break
+        return share
+
+    assert copied(2, 2000) > 0.95
+    assert copied(1, 1000) < 0.8
 
 
 def test_the_number_named_is_that_of_the_first_question(tokenizer):

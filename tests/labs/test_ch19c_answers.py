@@ -157,7 +157,7 @@ def test_a_run_trains_and_validates_on_answers_and_goes_on_bit_for_bit(data, mar
 def test_in_a_mixture_the_other_folders_count_in_full(data, marker, tmp_path):
     """They are there so that they are not forgotten; most of their documents have no answer."""
     old = tmp_path / "old"
-    ensure_corpus(old, BPETokenizer.load(data / "tokenizer.json"), n=100, seed=5)
+    ensure_corpus(old, BPETokenizer.load(data / "tokenizer.json"), n=200, seed=5)
     name, *keys = words(data, tmp_path / "run", data_mix=f"{{{old}: 1, {data}: 3}}")
     stream = trainer.build_run(load_config(name, keys)).stream
     x, y = (torch.cat(parts) for parts in zip(*(stream.next_batch() for _ in range(5))))
@@ -171,7 +171,7 @@ def test_in_a_mixture_the_other_folders_count_in_full(data, marker, tmp_path):
 @pytest.mark.parametrize("after", ["", " had"])
 def test_each_folder_of_a_mixture_is_validated_under_its_name(data, marker, tmp_path, capsys, after):
     old = tmp_path / "old"
-    ensure_corpus(old, BPETokenizer.load(data / "tokenizer.json"), n=100, seed=5)
+    ensure_corpus(old, BPETokenizer.load(data / "tokenizer.json"), n=200, seed=5)
     mix = f"{{{data}: 3, {old}: 1}}"
     name, *keys = words(data, tmp_path / "run", data_mix=mix, data_answers_after=after, train_max_steps=2)
     run = trainer.train_config(load_config(name, keys))

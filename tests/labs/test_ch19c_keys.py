@@ -182,7 +182,7 @@ def test_a_base_that_was_trained_further_is_refused(place):
 @pytest.fixture(scope="module")
 def old(place):
     """Other stories, in the same tokens."""
-    ensure_corpus(place / "old", BPETokenizer.load(place / "data/tokenizer.json"), n=100, seed=5)
+    ensure_corpus(place / "old", BPETokenizer.load(place / "data/tokenizer.json"), n=200, seed=5)
     return place / "old"
 
 

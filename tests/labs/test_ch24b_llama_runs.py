@@ -139,7 +139,7 @@ def test_a_folder_of_others_is_read_as_its_family(tmp_path):
 def test_null_follows_from_the_other_keys():
     config = load_config("tiny", ["family=llama"])
     assert new_shape(config, 1024) == LlamaConfig(
-        128, 1024, n_layer=2, n_head=8, n_kv_head=8, n_embd=128, n_hidden=352, head_size=16, rope_theta=10_000.0, tied=True
+        128, 1024, n_layer=2, n_head=4, n_kv_head=4, n_embd=128, n_hidden=352, head_size=32, rope_theta=10_000.0, tied=True
     )  # fmt: skip
     said = [
         "llama.n_kv_head=2",
@@ -165,7 +165,7 @@ def test_a_gpt_keeps_all_its_keys():
         ("family=lama", "family="),
         ("llama.n_kv_head=4", "llama.n_kv_head=4 needs family=llama, not gpt"),
         ("llama.tied=false", "llama.tied=False needs family=llama, not gpt"),
-        ("family=llama llama.n_kv_head=3", "n_head=8, n_kv_head=3, head_size=16: n_kv_head must divide"),
+        ("family=llama llama.n_kv_head=3", "n_head=4, n_kv_head=3, head_size=32: n_kv_head must divide"),
         ("family=llama llama.n_kv_head=0", "llama.n_kv_head=0 must be greater than 0"),
         ("family=llama llama.n_kv_head=2.5", "llama.n_kv_head=2.5 must be a valid integer"),
         ("family=llama llama.n_kv_heads=4", "there is no key llama.n_kv_heads; did you mean llama.n_kv_head?"),

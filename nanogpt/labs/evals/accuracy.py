@@ -3,7 +3,8 @@
 Exported from notebooks/07_training.ipynb, grown by notebooks/18_evaluation.ipynb.
 """
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nanogpt.evaluate import evaluating, windows
+from nanogpt.labs.corpora.stories import NUMBERS, rules
 
 
 def first_choice(logits: Tensor) -> Tensor:
@@ -55,3 +57,47 @@ def answer_accuracy(model: torch.nn.Module, stories: Iterable, tokenizer) -> dic
     if not asked:
         raise ValueError("an accuracy needs at least one story with an answer in it")
     return {kind: right[kind] / asked[kind] for kind in sorted(asked)}
+
+
+PICKS = {  # how to choose from the numbers that a story has said so far, in their order
+    "the first": lambda said: said[0],
+    "the second": lambda said: said[:2][-1],
+    "the last": lambda said: said[-1],
+    "the last but one": lambda said: said[-2:][0],
+    "the larger of the first two": lambda said: max(said[:2], key=NUMBERS.index),
+    "the smaller of the first two": lambda said: min(said[:2], key=NUMBERS.index),
+    "the most frequent": lambda said: Counter(said).most_common()[0][0],
+    "the least frequent": lambda said: Counter(said).most_common()[-1][0],
+}
+OWNERS = {"her", "his", "she", "he", "She", "He"}
+
+
+def copied_questions(stories: Iterable) -> list[tuple[tuple, list[str], str]]:
+    """For each copied answer of the stories: its situation, the numbers said before it, and the answer."""
+    varied = {
+        w for lines in rules().values() if not re.search("[ {]", "".join(lines)) for w in lines
+    } | OWNERS
+    questions = []
+    for story in stories:
+        for order, ((start, end), kind) in enumerate(zip(story.answers, story.kinds)):
+            if kind == "copied":
+                words = re.findall(r"\w+", story.text[:start])
+                said = [word for word in words if word in NUMBERS]
+                sentence = re.findall(r"\w+|,", re.split("[.?!]", story.text[:start])[-1])
+                frame = " ".join("…" if word in varied else word for word in sentence)
+                questions.append(((order, words.index(said[0]), frame), said, story.text[start:end]))
+    return questions
+
+
+def rule_accuracies(seen: Iterable, stories: Iterable) -> dict[str, float]:
+    """The share of copied answers that each way to pick gets right, and one that chooses the way by the situation, as `seen` taught it."""
+    right = defaultdict(Counter)
+    for situation, said, answer in copied_questions(seen):
+        right[situation].update(name for name, pick in PICKS.items() if pick(said) == answer)
+    hits = Counter()
+    questions = copied_questions(stories)
+    for situation, said, answer in questions:
+        hits.update(name for name, pick in PICKS.items() if pick(said) == answer)
+        best = max(PICKS, key=right[situation].__getitem__)
+        hits["by the situation"] += PICKS[best](said) == answer
+    return {name: hits[name] / len(questions) for name in (*PICKS, "by the situation")}

@@ -34,8 +34,8 @@ class Reading(NamedTuple):
     marks: tuple = ()  # (words, kind) of all parts so far
 
 
-ADJECTIVES = "color", "good", "look", "mood", "weather"
-DRAWN = {"girl": "names, new", "boy": "names, new", **dict.fromkeys(("many", "few", "some"), "counts, new")}
+ADJECTIVES = "color", "look", "mood", "weather"
+DRAWN = {"girl": "names, new", "boy": "names, new", **dict.fromkeys(("number", "some"), "counts, new")}
 
 
 def kind_of(part: Part, symbol: str) -> str:

@@ -145,8 +145,8 @@ def exchange_numbers(
     count = Counter()
     for seed in seeds:
         story = noted_story(seed)
-        n, m = story.facts["n"], story.facts.get("m")
-        if m is None or n == m:
+        n, m = story.facts["n"], story.facts["m"]
+        if n == m:
             continue
         exchanged = noted_story(seed, n=m, m=n)
         right, other = exchanged.facts[key], story.facts[key]

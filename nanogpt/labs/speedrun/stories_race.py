@@ -49,22 +49,22 @@ def text_of(folder: Path) -> str:
 
 def chapter_07(vocab_size: int, deal, steps: int, seed: int) -> Iterator:
     """Chapter 07's training as a race: after each step the model, and the seconds that all steps have taken."""
-    config = GPTConfig(CONTEXT, vocab_size, n_layer=2, n_head=8, n_embd=128)
+    config = GPTConfig(CONTEXT, vocab_size, n_layer=2, n_head=4, n_embd=128)
     model = scale_init(GPT(config, torch.Generator().manual_seed(seed)))
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+        model.parameters(), lr=5e-4, betas=(0.9, 0.98), weight_decay=0.0, fused=True
     )
     seconds = 0.0
     for step in range(steps):
         start = perf_counter()
         for group in optimizer.param_groups:
-            group["lr"] = 2e-3 * wsd(step, steps, decay=0.5)
+            group["lr"] = 5e-4 * wsd(step, steps, decay=0.5)
         train_step(model, optimizer, [deal(4)])
         seconds += perf_counter() - start
         yield model, seconds
 
 
 NEAR = Recipe(
-    n_layer=1, n_embd=128, relu_squared=True, rotary=True, normalized=True, recent=3, table_rows=4096, scaled=True,
-    muon=True, rate=2e-2, clip=None, decay=1.0, warmup=0, steps=650, rows=12,
+    n_layer=2, n_embd=128, relu_squared=True, rotary=True, normalized=True, recent=3, table_rows=4096, scaled=True,
+    muon=True, rate=2e-2, clip=None, decay=1.0, warmup=0, steps=450, rows=12,
 )  # fmt: skip
