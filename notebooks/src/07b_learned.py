@@ -289,7 +289,13 @@ show(
 
 # %% [markdown]
 r"""
-FACTS
+The left bars show what a story loses to each kind of fact. The right bars show what one repeat costs, and a black line is the cost of a guess. (Names are left out: they often begin a sentence, and
+whether a name comes there is a choice of the grammar.) These six kinds are 1.79 of the 2.99 nats that a story costs above the floor.
+
+Arithmetic is the largest loss: 55% of the computed numbers are right. A place is remembered. It is said in the first sentence and often again in the last, and it costs 0.14 nats instead of 2.89. Things and copied numbers cost practically nothing.
+
+The toy is another matter. A repeat costs 1.89 nats, little less than a guess, and only 35% of them are right. Is it too hard? The record of a later section has five runs of the same model, and in each of them every toy was right at the end.
+One of the five began with the very same weights and batches as this one. It was computed by one thread instead of two, so its sums were rounded in another order, and that was enough. So whether a run has found a rare fact by step 2,000 is partly chance, and your model may know another one.
 
 ## Does it know whose?
 
@@ -495,7 +501,7 @@ show(figures.costs([pieces], label="attention", top=1.0), alt="A story; one head
 
 # %% [markdown]
 r"""
-HEADS
+The two hops are visible. In layer 1, head 3 has 94% of its attention on the answer, and head 0 has 65%. No head of layer 0 looks there. Instead, two heads of layer 0 look at the token before, with 18% and 19%, where even attention would have some 4%.
 
 A head that looks at the answer need not be needed. Chapter 04 showed how to find out: switch the head off. A head's output reaches the rest of the model through its own columns of `c_proj`, so we set these to zero, count right answers,
 and put the columns back. This is *zero ablation*. A stricter form puts the mean of the head's output over many texts in its place (*mean ablation*), so that the rest of the model sees a usual value.
@@ -545,7 +551,8 @@ answer("07b.6", 100 * layers[0]["copied number"])
 
 # %% [markdown]
 r"""
-ABLATED
+Without head 1.3 alone, 46% of the copied numbers are right, fewer than with the best rule. In layer 0 no head is needed that much: the worst loss is that of 0.0, with 92%. But without the whole layer 56% are left. Several heads share the first hop. Computed numbers suffer most from the loss of 1.0: they are right half as often, while copied ones stay right.
+So the model answers as chapter 04 said a model could, with two hops, and nobody wrote its heads by hand.
 
 ## One layer
 
@@ -587,7 +594,10 @@ answer("07b.8", 100 * longer["facts"]["computed number"]["right"])
 
 # %% [markdown]
 r"""
-LONGER
+Time was missing. After 4,000 steps 91% of the computed numbers are right, every toy and every promise is, and the six kinds together cost 0.34 nats instead of 1.79.
+
+What has the model learned, then? The grammar's sentences. To carry a place, things, a promise through a story. To find the number behind a pronoun, with two hops, of which the first needs positions that can be compared. It has not learned who owns a number, because
+no story ever made it necessary to read the name. And none of this can be read off a loss of 0.519 or a score of 100%.
 
 ## Checkpoint
 """

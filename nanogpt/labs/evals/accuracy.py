@@ -92,12 +92,12 @@ def copied_questions(stories: Iterable) -> list[tuple[tuple, list[str], str]]:
 def rule_accuracies(seen: Iterable, stories: Iterable) -> dict[str, float]:
     """The share of copied answers that each way to pick gets right, and one that chooses the way by the situation, as `seen` taught it."""
     right = defaultdict(Counter)
-    for situation, said, answer in copied_questions(seen):
-        right[situation].update(name for name, pick in PICKS.items() if pick(said) == answer)
+    for situation, said, word in copied_questions(seen):
+        right[situation].update(name for name, pick in PICKS.items() if pick(said) == word)
     hits = Counter()
     questions = copied_questions(stories)
-    for situation, said, answer in questions:
-        hits.update(name for name, pick in PICKS.items() if pick(said) == answer)
+    for situation, said, word in questions:
+        hits.update(name for name, pick in PICKS.items() if pick(said) == word)
         best = max(PICKS, key=right[situation].__getitem__)
-        hits["by the situation"] += PICKS[best](said) == answer
+        hits["by the situation"] += PICKS[best](said) == word
     return {name: hits[name] / len(questions) for name in (*PICKS, "by the situation")}
