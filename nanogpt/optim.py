@@ -47,8 +47,7 @@ def make_optimizer(
     """AdamW (Loshchilov and Hutter 2019), fused where it exists: one kernel for all, the same numbers.
 
     Its means reach back 1 / (1 - beta) steps: 10 for the gradient, 50 for its square, which suits short runs (PyTorch's
-    default is 1,000). Weight decay shrinks each weight of two dimensions by lr × weight_decay a step. compiled: fuses the
-    update of bf16-masters.
+    default is 1,000). Weight decay shrinks each weight of two dimensions by lr × weight_decay a step. compiled: bf16-masters fused.
     """
     groups = decay_groups(model, weight_decay)
     if precision == "bf16-masters":  # chapter 10b

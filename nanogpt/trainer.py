@@ -267,6 +267,7 @@ def save_checkpoint(run: Training, metrics) -> None:
     if run.ranks.rank == 0:
         os.fsync(metrics.fileno())
         save(run.folder, run.step, model, state, run.tokenizer, write)
+    gathered(run.ranks, None)  # all wait: when a rank has ended, torchrun gives the others 30 s
     run.kept = folder
 
 

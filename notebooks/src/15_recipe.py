@@ -186,9 +186,13 @@ for step in range(41):
 
 # %% [markdown]
 r"""
-In the first step every weight moves by exactly one learning rate, whether its gradient is large or tiny. The reason is in Adam. It divides
+In the first step nearly every weight moves by one learning rate, whether its gradient is large or tiny. (The biases of the keys do not move: softmax cancels
+them, so their gradient is 0.) The reason is in Adam. It divides
 a mean of the gradients by the root of a mean of their squares. After one step both means consist of one gradient, so the
-quotient is +1 or −1. Later, the gradients of different batches disagree. They partly cancel in the mean of the gradients, and the steps become shorter.
+quotient is +1 or −1. Later, the gradients of different steps disagree. They partly cancel in the mean of the gradients, and the steps become shorter. With so
+large a rate, most of
+this is the fault of the steps themselves: they overshoot, and the next gradient points back. If we train on one and the same batch in all steps, they become
+shorter just as fast.
 
 Adam takes its longest steps when it knows least. The remedy is simple: start with a small rate, and let it grow to its full value over the
 first steps. This is the *warm-up*.
@@ -257,7 +261,8 @@ rate, little or nothing of it is left. Both numbers are true, and they answer di
 rate that was tuned for one of them measures how well that rate suits the other.
 
 Is warm-up useless, then? Look at the figure again. With warm-up the valley is wide: a rate that is twice too large costs little. Without it the same mistake is expensive. Wortsman et al.
-(2023) found the same with larger models. Warm-up buys safety rather than a better loss, and it costs nothing.
+(2023) found the same with larger models. With this schedule, warm-up buys safety rather than a better loss. It is nearly free: only where the rate is too small
+does it cost something, because it makes the rate still smaller.
 
 ## How the rate comes down
 
@@ -307,6 +312,10 @@ figures.schedule_widget(rates)
 
 # %% [markdown]
 r"""
+The cosine begins to fall at once, so its mean is lower. If warm-up and decay together are longer than the run, the fall begins before the rate has reached its
+full value:
+the plateau is gone, and the highest factor is below 1.
+
 ## What decays, and what does not
 
 Weight decay shrinks a weight by lr × decay in each step, whatever its gradient is. For a matrix this is a pull towards smaller
@@ -367,8 +376,7 @@ def make_optimizer(
     """AdamW (Loshchilov and Hutter 2019), fused where it exists: one kernel for all, the same numbers.
 
     Its means reach back 1 / (1 - beta) steps: 10 for the gradient, 50 for its square, which suits short runs (PyTorch's
-    default is 1,000). Weight decay shrinks each weight of two dimensions by lr × weight_decay a step. compiled: fuses the
-    update of bf16-masters.
+    default is 1,000). Weight decay shrinks each weight of two dimensions by lr × weight_decay a step. compiled: bf16-masters fused.
     """
     groups = decay_groups(model, weight_decay)
     if precision == "bf16-masters":  # chapter 10b
@@ -673,7 +681,7 @@ print(*(f"{loss:.2f}" for loss in once), f"and again, with a difference of {diff
 
 # %% [markdown]
 r"""
-Now `run` grows into `experiment`: the recipe of this chapter, all of it. Its four arguments are what the next sections change. It also keeps the norm of
+Now `run` grows into `experiment`: the recipe of this chapter, all of it. Three of its four arguments are what the next section changes. It also keeps the norm of
 each step, and can leave out a step. `train_step` does neither, so `experiment` makes its step from the same parts: gradient, norm, clipping, update. Like
 `run`, it remembers its results until its cell is run again.
 """
@@ -761,8 +769,8 @@ show(figures.spike(spiked, harm, BAD), alt="A spike of the norm, and how much hi
 r"""
 The left panel shows the norm around the bad batch. The right panel shows how much higher each later loss is than in the same run without the bad batch.
 
-The harm comes from Adam's memory. One gradient that is many times as long as the others takes over both means. With
-betas of 0.9 and 0.95 it takes about ten steps until the mean of the gradients has forgotten it, and during these steps all weights go on in the
+The harm comes from Adam's memory. One gradient that is many times as long as the others takes over the mean of the gradients. With
+a beta of 0.9 a third of it is still there after ten steps, and during these steps the weights go on in the
 direction of the bad batch. After that the weights are in a worse place, and the loss stays higher. A clipped gradient is one among others. A batch that is left out does no harm, but
 somebody must notice that it is bad: chapter 17e builds a rule for that.
 

@@ -7,7 +7,8 @@ train on it, somebody has to turn it into token ids and write these to disk in t
 
 For a small file this takes five lines, and we begin with them. A large file has to be read in pieces, and then three things can
 go wrong. A cut at the wrong place changes the ids. A different vocabulary reads the same ids as other words. A run that is stopped leaves
-half a file behind. None of these raises an error. In each case a model would simply train on the result, so we shall cause each mistake here, look at it, and remove it.
+half a file behind. None of these raises an error when it happens. In the first two cases a model would simply train on the result. We shall cause each mistake here, look at it,
+and remove it.
 
 Chapter 16b applies the result to text of any size, on all cores and on several machines. Chapter 16c asks another question: which text is
 worth training on?
@@ -185,10 +186,12 @@ r"""
 Read the figure by rows: the row is the character before the cut, the column the character after it. The framed places are those before a space or a line break that
 follows a visible character. There no text was changed, and there is a reason. No word of the pattern continues from a visible character to white
 space. The left half ends with a visible character, so nothing in it depends on what follows. And the pattern never looks back, so the
-right half is split as before.
+right half is split as before. Nine other cells are 0%, too, for example between a letter and a digit. We do not take them: text has enough white space, and a
+rule about letters and
+digits would have to know all of Unicode.
 
-Inside a run of several spaces it is different. The last space of a run belongs to the word after it, if there is a word. A cut
-inside the run hides this word. That is why the row "space" has no zero at all. In the last row only a third of the texts change, because a line break never belongs to the word after it.
+After a space it is different. A space before a visible character belongs to the word of that character, so a cut between the two changes every text. Inside a run
+of several spaces, only the last one belongs to the word after it, if there is a word, and a cut inside the run hides this word. In the last row only a third of the texts change, because a line break never belongs to the word after it.
 
 The framed rule becomes our first function. It works on bytes, because files consist of bytes. A visible character may have up to four
 of them in UTF-8, and some white space has more than one. So the function works in two steps. The pattern `EDGE` finds each space or line break before which there is no white space of a single byte (`\x1c` to `\x1f` are control characters that Python counts as
@@ -238,6 +241,8 @@ figures.cutting_widget(sentence, encode, safe_cut)
 
 # %% [markdown]
 r"""
+No place has both, because a green place is safe in every vocabulary. A text without any white space has no green bar: one long word, or a line of Chinese.
+
 ## A large file
 
 With `safe_cut` we can divide a file of any size. We go about `CHUNK` bytes ahead, read a few kilobytes from there, and take the first safe place. If there is none, we
@@ -304,7 +309,7 @@ print(f"{len(pieces)} pieces give the same {len(in_pieces):,} ids as the text in
 
 # %% [markdown]
 r"""
-The pieces are a few bytes longer than asked for, and the ids are exactly those of the complete text. The first problem is solved: the size of a piece
+The pieces are a few bytes longer than asked for, and the ids are exactly those of the complete text. (The shard has one id more: `<|endoftext|>`.) The first problem is solved: the size of a piece
 changes nothing.
 
 ## Which vocabulary?
@@ -704,7 +709,8 @@ print(f"this chapter's stories: {2 * len(ids) / path.stat().st_size:.2f} per byt
 r"""
 The numbers come from a log of Megatron-LM's preprocessing of 10,000 documents (`data/reference`, with the lines). At its end it reports documents and MiB a
 second, from which we get the size of its input. Megatron counts the characters of the JSON lines, so the text itself is a little smaller. The size of the ids is from a file
-listing beside the log, of another run over as many documents. Ids take two bytes each, as ours do.
+listing beside the log, of another run over as many documents. Megatron stores an id in two bytes if the
+vocabulary has fewer than 65,500 tokens (`optimal_dtype` in its `indexed_dataset.py`), and GPT-2's has 50,257.
 
 Two bytes of ids for one byte of input is just what a vocabulary without merges gives. So most likely no merge was applied in this run, although its
 command names a merge file, and every byte became a token. Nobody was warned. Chapter 16b's command prints the number when it is done, with a warning below 1.1.

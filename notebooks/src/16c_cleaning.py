@@ -8,7 +8,7 @@ questions of the test on which the model will be judged. A model learns all of i
 
 This chapter does in small what such teams do in large (Penedo et al. 2024 describe it for fifteen trillion tokens). There are four jobs: remove duplicates, filter out bad
 pages, remove the evaluation texts, and mix several sources. We build a small crawl in which we have planted each fault ourselves. So we can *measure* what every
-method finds, what it misses, and what it throws away by mistake. On the real web nobody can do that.
+method finds, what it misses, and what it throws away by mistake. On the real web nobody has a list of all faults.
 """
 
 # %%
@@ -154,7 +154,7 @@ show(figures.similarities(related, strangers, THRESHOLD), alt=alt)
 # %% [markdown]
 r"""
 The two groups are far apart. Each changed word breaks up to five shingles, so a page with six changed words is much less similar than one with a single changed word. FineWeb aims at a
-similarity of 0.75, and we take 0.7. This misses the planted pages with many changes. A lower one would find them here, but on real text it would also remove
+similarity of 0.75, and we take 0.7. This misses the planted pages with many changes. A lower one (with bands that fit it) would find them here, but on real text it would also remove
 pages that merely quote the same law or the same recipe. Which of the two errors is worse is a decision, and no algorithm makes it.
 
 ## A signature of each text
@@ -280,7 +280,9 @@ print(f"took {time.perf_counter() - start:.2f} s")
 
 # %% [markdown]
 r"""
-No good page is lost. But most near copies are still there, because with several changed words they are less similar than the threshold. That is the cost of our decision, and exploration 1 looks for better numbers.
+No good page is lost. But most near copies are still there, because with several changed words they are less similar than the threshold. A lower threshold alone
+would not help much: the
+bands decide which pairs are looked at, and 14 bands of 8 rarely meet below a similarity of 0.5. Threshold and bands must be chosen together.
 
 Is it worth the trouble? Lee et al. 2022 deduplicated several data sets and trained models on both versions. In one of them a single sentence of 61 words was repeated more than 60,000
 times. With duplicates removed, the models repeated memorised text ten times less often, and they needed fewer steps for the same accuracy. They also found that over 4% of
@@ -288,8 +290,8 @@ the validation texts of standard data sets had a near copy in the training text.
 
 ## Filters
 
-Much of the web is not text at all. Teams write rules that throw such pages out. The rules below are those of Gopher (Rae et al. 2021, appendix A), which many later data sets
-use as well. A good page has 50 to 100,000 words of 3 to 10 letters on average. At least 80% of the words contain a letter. Few words are `#` or `...`. Most lines do not begin with a bullet. And at least two words of a short list of very common English words
+Much of the web is not text at all. Teams write rules that throw such pages out. The rules below are most of those of Gopher (Rae et al. 2021, appendix A), which many later data sets
+use as well. (Left out are a rule about lines that end with an ellipsis, and those about repetition.) A good page has 50 to 100,000 words of 3 to 10 letters on average. At least 80% of the words contain a letter. Few words are `#` or `...`. Most lines do not begin with a bullet. And at least two words of a short list of very common English words
 occur.
 """
 

@@ -472,7 +472,8 @@ answer("20.3", 100 * (1 - ms["flat"] / ms["loop"]))
 
 # %% [markdown]
 r"""
-The first line is the time of computing alone, on half the rows. What the others take beyond it is the price of averaging.
+The first line is the time of computing alone, on half the rows; there no rank waits for the other. What the others take beyond it is the price of averaging:
+the messages, the copies, and the time in which a rank waits for the slower one.
 
 ## A hook for each parameter
 
@@ -708,7 +709,8 @@ r"""
 Does overlap help here? Compare "one bucket", which sends everything at the end of backward, with "buckets", which differs from it in one number, the cap. To understand the result, we
 look at one step on a time axis. `timeline` trains a deeper model, of six layers, so that backward has more stages. It shows the fastest of ten steps. It gives the buckets a network of our own making: a thread that carries one message at a time, by `all_reduce`, and notes when.
 
-First with gloo as it is. The upper picture has one bucket, so no overlap; the lower has buckets of 1 MB, named by their numbers.
+First with gloo as it is. The upper picture has one bucket, which leaves with the last gradient, so nothing is left to overlap with; the lower has buckets of
+1 MB, named by their numbers. (If the one message seems to be inside backward, its thread was given the processor before backward could return.)
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -721,7 +723,9 @@ print(f"all gradients at once: {cost['wall']:.1f} ms, and {cost['processor']:.1f
 # %% [markdown]
 r"""
 In the pictures, the upper row is what this process computes and the lower row is what travels; the numbers are the buckets in the order in which they left. Compare the two numbers below them. The closer the processor's time is to the clock's, the more of an all-reduce is work for the processor itself: gloo copies the bytes and adds them. While a bucket
-travels, backward has one core less to compute with or waits for its turn. So on a machine whose processor is also its network, overlap may bring little or nothing, as your table shows: part of what it hides comes back as slower computing.
+travels, backward has one core less to compute with or waits for its turn. So on a machine whose processor is also its network, overlap may bring little or nothing: part of what it hides comes back as slower computing.
+Besides, there is little to hide here. All gradients travel in the time that is printed under the pictures, a small part of a step. The rest of the column
+*averaging* in your table is copies, fixed costs, and waiting for the other rank.
 
 Between machines this is different, because network cards carry bytes without the processor. We can imitate that. With `SLOW`, each MB takes 4 ms more, in which the thread only sleeps.
 """
@@ -733,8 +737,9 @@ show(figures.timelines(seen), alt=figures.timelines_in_words(seen))
 
 # %% [markdown]
 r"""
-Now overlap does its work. With one bucket, the message starts when backward is over, and its full time is added to the step. With several, the first ones travel while backward still computes. The step is shorter by
-the part of the traffic that lies below *backward*. Some of it always remains: the last bucket holds `wte`, which is ready at the very end, so nothing is left to hide it behind.
+Now overlap does its work. With one bucket, the message starts when backward is over, and its full time is added to the step. With several, the first ones travel while backward still computes, and the
+step is shorter. It gains less than the traffic that lies below *backward*: all messages together take longer than the single one, because the message of each
+bucket also waits until the other rank has filled the same bucket. Some traffic always remains: the last bucket holds `wte`, which is ready at the very end, so nothing is left to hide it behind.
 
 This is the reason for buckets of a middle size. One large bucket leaves no overlap. Very small ones leave early, but each pays the fixed cost of a message. DDP's 25 MB is such a compromise; Li et al. (2020) measured
 several sizes.
@@ -780,7 +785,7 @@ The late flag sends as little as the right one, its loss falls, and no error is 
 0's is saved. Only a comparison of the weights across ranks finds it. The trainer makes none, so when you write a loop of your own, call `weights_apart` after the first steps.
 
 The price of forgetting depends on the network. Here the bytes move through memory. Between machines with 10 Gb/s, GPT-2's half gigabyte takes
-0.4 s in a ring of two and 0.8 s in a long one, each time.
+0.4 s between two and nearly 0.8 s among many, each time (the section *The ring* shows why).
 
 ## The mean of what?
 
@@ -1315,7 +1320,7 @@ r"""
 
 20b has the others. To explore:
 
-1. Change `CAP` to 50,000 bytes and to 2,000,000. How many messages does a step make, and what does it cost? Check: the bytes stay the same.
+1. Change `CAP` in `course/data_parallel.py` to 50,000 bytes and to 2,000,000, and start the two processes anew. How many messages does a step make, and what does it cost? Check: the bytes stay the same.
 2. Our buckets copy gradients in and out. Write a version whose `.grad` are views of the buffer, as `gradient_as_bucket_view` does. Check it with `check`, and count its bytes.
 3. Let `Bucket.ready` send a bucket when its *first* gradient is ready. What does `check` say?
 4. Write an all-reduce as `reduce_scatter_tensor` and `all_gather_into_tensor`. Check it against `dist.all_reduce` on four local ranks, and count

@@ -243,7 +243,7 @@ print(first_alone(Ranks(), len, "one process needs no barrier"))
 r"""
 ## Rows for everyone
 
-The batch of the configuration is the batch of *all* ranks together. `train.batch_tokens` does not change with the number of ranks, and so the run does not change either. The micro-batches of an update are dealt out like cards: with two ranks, rank 0 takes the first, rank 1 the second,
+The batch of the configuration is the batch of *all* ranks together. `train.batch_tokens` does not change with the number of ranks, and so the run does not change either, as long as it has no dropout. The micro-batches of an update are dealt out like cards: with two ranks, rank 0 takes the first, rank 1 the second,
 rank 0 the third. Chapter 20's streams can do this. `open_stream` only has to tell them.
 """
 
@@ -606,6 +606,7 @@ def save_checkpoint(run: Training, metrics) -> None:
     if run.ranks.rank == 0:
         os.fsync(metrics.fileno())
         save(run.folder, run.step, model, state, run.tokenizer, write)
+    gathered(run.ranks, None)  # all wait: when a rank has ended, torchrun gives the others 30 s
     run.kept = folder
 
 
@@ -620,8 +621,8 @@ grown("save_checkpoint", "20a")
 
 # %% [markdown]
 r"""
-The log belongs to rank 0 as well. The others write into `os.devnull`, which keeps nothing, and have no writers for a line. A batch that was left out belongs to all, because each rank has only its own rows of it; so each writes its part under its own name. And a rank's share of the peak is what
-`pace` must compare with: the step's work is divided by the number of ranks.
+The log belongs to rank 0 as well. The others write into `os.devnull`, which keeps nothing, and have no writers for a line. A batch that was left out belongs to all, because each rank has only its own rows of it; so each writes its part under its own name. And `pace` compares a
+rank with the peak of its own device, so it divides the step's work by the number of ranks.
 """
 
 
@@ -765,7 +766,9 @@ The two processes have half of the rows each, and yet they are less than twice a
 
 ## Another number of ranks
 
-Nothing in a checkpoint says how many ranks there were. The stream's state is the number of rows that all ranks together have read, the optimizer's state is the same on all, and several ranks seed dropout anew in each step. (One process goes on with the generator of the checkpoint. So with dropout the losses differ after a change from two processes to one; this run has none.) So a run can go on with another number of ranks. We train half of the run on two processes, and the rest on one.
+Nothing in a checkpoint says how many ranks there were. The stream's state is the number of rows that all ranks together have read, the optimizer's state is the same on all, and several ranks seed dropout anew in each step. So a run can go on with
+another number of ranks. With dropout it goes on as well, but not with the same losses: the seed contains the rank, so after any change of their number other units are
+dropped. This run has no dropout. We train half of the run on two processes, and the rest on one.
 
 *Predict.* How far is its loss from that of the run on one process, at most?
 """

@@ -161,8 +161,8 @@ busy.join()
 
 # %% [markdown]
 r"""
-When a watch has seen no new collective for too long, it writes its rank's place into torchrun's store and gives the others some time to do the same. The thread of a rank that hangs is alive, so it answers as well. Only a process that is
-gone or stopped does not. To print each line once, the lowest rank that answered prints them all.
+When a watch has seen no new collective for too long, it writes its rank's place into torchrun's store and gives the others some time to do the same. The thread of a rank that sleeps, or waits for a disk, is alive, so it answers as well. A process that is
+gone or stopped does not answer, and neither does one that is stuck in C code which keeps Python's interpreter lock. To print each line once, the lowest rank that answered prints them all.
 """
 
 
@@ -292,8 +292,8 @@ answer("20b.2", "mean, called by accumulate_gradients")
 
 # %% [markdown]
 r"""
-The watch says where both are. Rank 1 is in `hangs`. Rank 0 has gone on to the next step, in which it first adds up how many targets all ranks have, and there it waits. The last line is the roll call of chapter 20, after the time limit,
-with gloo. It knows that rank 1 does not answer, and not where it is.
+The watch says where both are. Rank 1 is in `hangs`. Rank 0 has gone on to the next step, in which it first adds up how many targets all ranks have, and there it waits. The first line is the roll call of chapter 20 (the lines are sorted; it came last), after the
+time limit, with gloo. It knows that rank 1 does not answer, and not where it is.
 
 A process that is outside of Python for long, or that nobody has prepared, can be looked at by `py-spy dump --pid PID`. Attaching needs permission: root on macOS, and on Linux where
 `/proc/sys/kernel/yama/ptrace_scope` is 1. `faulthandler.dump_traceback_later(600)` at a program's start needs none, and prints after ten minutes where it is.
@@ -490,7 +490,9 @@ print("within the range" if outside == 0 else f"outside of the range by {outside
 
 # %% [markdown]
 r"""
-What the model leaves out makes the measured step longer: DDP copies gradients into buckets and back, and its ranks wait for each other several times within a step, where *alone* they wait once. A machine that does other things as well interrupts now one rank and now the other, and then every one of these waits counts. On a server that does nothing else the step should be within the range.
+What the model leaves out makes the measured step longer. It counts one message, and this step makes four: two buckets, the number of targets, and the loss. DDP also
+copies gradients into buckets and back. And its ranks wait for each other at each message, where *alone* they wait once. A machine that does other things as well
+interrupts now one rank and now the other, and then every one of these waits counts.
 
 ## Many GPUs
 
@@ -580,7 +582,7 @@ answer("20b.4", PUBLISHED[64])
 
 # %% [markdown]
 r"""
-On one and two machines the model is right within 5%. From four machines on it is too optimistic, and on 64 machines by a factor of ten. The third column shows why this is possible: with a ring's latency, 10 µs for each of its 2(n − 1) messages, the model is within a factor of 2.1 of all seven measurements. NCCL can also use trees, whose latency
+On one and two machines the model is right within 5%. From four machines on it is too optimistic, and on 64 machines by a factor of ten. The third column shows why this is possible: with a ring's latency, 10 µs for each of its 2(n − 1) messages, the model is within a factor of two of all seven measurements. NCCL can also use trees, whose latency
 grows with log n only, and our formula assumes one. No formula tells you which of them a cluster gets, or how busy its switches are: in the same figure 5% of the measurements on 64 machines were below 12.5 GB/s, and 5% above 177. An engineer who tests a cluster saw 366 GB/s on four machines (nccl-tests#309).
 
 So take the formula for the best case, and a measured bandwidth for a plan that has to hold. Here is the model of a step.
@@ -624,7 +626,7 @@ for name, cluster in (("best case", h100), ("as published", slow)):
 r"""
 Two questions sound alike. *Weak scaling*: each GPU keeps its 16 rows, so n GPUs read n times the batch. *Strong scaling*: the batch stays, GPT-2's half a million tokens, and each GPU gets fewer rows.
 
-*Predict.* GPT-2 124M on H100 GPUs, eight a machine: which efficiency do they have, in per cent, in both cases?
+*Predict.* GPT-2 124M on H100 GPUs, eight a machine: which efficiency does the formula give in its best case, in per cent, for both?
 """
 
 # %%
@@ -656,7 +658,8 @@ answer("20b.6", 100 * strong[-1][1])
 
 # %% [markdown]
 r"""
-In the best case weak scaling costs nothing: all of the averaging hides behind backward. A ring's bytes do not grow with n, so it stays that way. In strong scaling there is ever less computing to hide behind, and at 512 GPUs, with one row each, the averaging is longer than backward. So large runs take large batches, or let micro-batches accumulate, which
+In the best case weak scaling costs nothing: all of the averaging hides behind backward. A ring's bytes do not grow with n, so it stays that way. In strong scaling there is ever less computing to hide behind, and at 512 GPUs,
+with one row each, the averaging is longer than backward. With the 33 GB/s that were measured on 64 machines, 512 GPUs keep 76% in weak scaling and 7% in strong scaling. So large runs take large batches, or let micro-batches accumulate, which
 divides the averaging by their number. The numbers depend on the assumptions. *Predict:* from how many GB/s of a network card on does weak scaling on 1,024 GPUs reach 90%? Then move the knobs.
 """
 
@@ -665,6 +668,8 @@ figures.scaling_widget(lambda **knobs: curves(Cluster(flops=h100.flops, **knobs)
 
 # %% [markdown]
 r"""
+By the formula, 5.5 GB/s for each card are enough for 90%, a ninth of what an H100's card has.
+
 Whoever doubles the ranks and keeps the rows of each doubles the batch, and halves the number of updates. The learning rate then has to be tuned again. Goyal et al. (2017, §2.1) multiply it by the same factor as the batch, the *linear rule*, after a warm-up; they trained image models with SGD, and found that it holds up to 8,192 images a batch and not beyond. Nothing of
 this is about processes: n ranks are one process with the whole batch.
 """

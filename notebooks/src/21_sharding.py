@@ -103,6 +103,8 @@ figures.stages_widget(bars, RANKS)
 
 # %% [markdown]
 r"""
+Stage 1 ends just below 6 billion parameters: each rank keeps four bytes of each, however many ranks there are.
+
 The picture leaves out activations. They depend on the rows that a rank computes, and not on the number of ranks, so sharding does not reduce them:
 """
 
@@ -323,7 +325,7 @@ with local_ranks(LOCAL) as ranked:
 
 # %% [markdown]
 r"""
-The weights are those of one process. (Not to the last bit: four ranks add four means, where one process adds sixteen rows.) And stage 1 costs no traffic at all. A reduce-scatter and an all-gather are the two halves of an all-reduce, and the update takes place between them.
+The weights are those of one process. (Not to the last bit: four ranks add four means, where one process adds sixteen rows.) And stage 1 moves 2Ψ, no more than chapter 20's data parallelism. A reduce-scatter and an all-gather are the two halves of an all-reduce, and the update takes place between them.
 
 ## Stage 2: the gradients in parts
 
@@ -490,7 +492,8 @@ with fake_ranks(LOCAL):  # rank 0 of four; the others do not exist
 
 # %% [markdown]
 r"""
-Both are cut by rows. Of the 19 rows of wte the first ranks have five and the last has four; FSDP2 pads on the way, and keeps no padding. wte stays one tensor with lm_head; if each had its own part, the two would drift apart from the first step on.
+Both are cut by rows. Of the 19 rows of wte the first ranks have five and the last has four. FSDP2 pads as we do, out of sight: the last rank's storage
+has a fifth row of zeros, which the parameter does not show. wte stays one tensor with lm_head; if each had its own part, the two would drift apart from the first step on.
 
 And recomputation? It is the call that we know already, around a block's forward. PyTorch's
 `apply_activation_checkpointing` puts a wrapper module there, which changes the parameters' names (`h.0._checkpoint_wrapped_module.ln_1.weight`). If we replace the method `forward` instead, the names stay:

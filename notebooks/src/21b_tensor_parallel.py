@@ -83,7 +83,7 @@ Remember the difference. After a column split each rank has some of the outputs.
 ## Two ranks
 
 Chapter 20's `local_ranks` runs several ranks in this kernel, so that we can print what each of them holds. `ranked.cut(x, dim)` gives each rank its piece of a tensor.
-Such a collective is one call in one thread. It shows what each rank has, but it cannot show order, time or a deadlock. For those we take real processes at the end.
+A collective is then one call in one thread. It shows what each rank has, but it cannot show order, time or a deadlock. For those we take real processes at the end.
 """
 
 # %%
@@ -447,7 +447,8 @@ answer("21b.4", crossing)
 
 # %% [markdown]
 r"""
-The flat line is data parallelism, the rising one tensor parallelism. They cross at a little more than three rows of text.
+The flat line is data parallelism, the rising one tensor parallelism. They cross at a little more than three rows of text. (This counts
+the blocks. The embedding and the head make two more all-reduces beside the 48 of the blocks, so the complete model crosses 4% earlier.)
 
 These bytes are also hard to hide. DDP sends a gradient while backward computes the next one (chapter 20). But the next LayerNorm cannot start before g's sum is complete. Hence the rule (Narayanan et al. 2021, §3):
 use tensor parallelism inside a machine, where the links are fast, and data parallelism between machines.
@@ -517,7 +518,7 @@ answer("21b.5", gathering / sum(size for _, size in calls))
 
 # %% [markdown]
 r"""
-Only the forward pass sends something. The gradient of a logit is its softmax, minus one at the target, and after the forward pass each rank has all that this needs for its own logits. (PyTorch's `loss_parallel()` does the same with three all-reduces. This chapter's test compares the two.)
+For the loss, only the forward pass sends something. (The head is a column split, so the gradient of its input is summed by f, as in a block.) The gradient of a logit is its softmax, minus one at the target, and after the forward pass each rank has all that this needs for its own logits. (PyTorch's `loss_parallel()` does the same with three all-reduces. This chapter's test compares the two.)
 
 ## By PyTorch
 
@@ -650,7 +651,7 @@ assert found["clipped"]["split"]["apart"] == 0, "the ranks of the split model cl
 
 # %% [markdown]
 r"""
-By hand, each rank clips by another factor. The copies of LayerNorm's weights, which should be equal on all ranks, drift apart slowly and silently. A DTensor knows whether a rank has a piece or a copy. So chapter 21's `global_norm` adds up
+By hand, each rank clips by another factor. To add up the squares of both norms would be wrong as well, since the copies would count twice. The copies of LayerNorm's weights, which should be equal on all ranks, drift apart slowly and silently. A DTensor knows whether a rank has a piece or a copy. So chapter 21's `global_norm` adds up
 the squares of the pieces over the ranks, and counts a copy once.
 """
 

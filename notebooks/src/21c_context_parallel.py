@@ -496,6 +496,7 @@ answer("21c.2", forward / 1e6)
 r"""
 Can a GPU compute while this travels? Let c = T/n be the tokens of a rank. In each later step of the zigzag it computes half of a c × c tile, which is 2c²C operations in all heads together. Meanwhile 4cC bytes of bf16 travel. Both grow with C, but only the computing grows with c². So from some length on the ring costs no time, and this length does not depend on the width.
 For F operations and B bytes a second it is c = 2F/B. (Liu et al. 2023, §3, have F/B, for a full tile.)
+Backward needs a little more, c = 2.4F/B: it makes five products where forward makes two, and with the keys and values travel their gradients in float32, 12cC bytes in all.
 """
 
 # %%
@@ -584,7 +585,9 @@ def report(told):
         apart, losses = found["apart"].values(), found["losses"]
         wrong = f"{sum(x > 1e-4 for x in apart)} of {len(apart)} gradients are not those of one process"
         assert (max(apart) > 1e-4) == (way in WRONG), f"{way}: {wrong}"
-        print(f"{way:14} losses {losses[0]:.3f} to {losses[-1]:.3f}: {wrong}")
+        print(
+            f"{way:14} losses {losses[0]:.3f} to {losses[-1]:.3f}: {wrong} (largest distance {max(apart):.0e})"
+        )
 
 
 WRONG = "own positions", "mean of means"
@@ -599,7 +602,7 @@ report(told["drills.ring:same"])
 r"""
 Both mistakes change the first loss, but by less than a hundredth of a nat, and all losses fall. Nobody would notice in a real run. The gradients show it: all of them are wrong.
 
-Why is the right one not equal to the last bit? Float32 addition rounds. The ring adds a row's tiles in another order, and the all-reduce adds the ranks' parts. The difference is a few 10⁻⁷ of a gradient's length (the tests print it), and a mistake is orders of magnitude larger.
+Why is the right one not equal to the last bit? Float32 addition rounds. The ring adds a row's tiles in another order, and the all-reduce adds the ranks' parts. The difference is a millionth of a gradient's length or less, as printed, and a mistake is orders of magnitude larger.
 
 PyTorch has a ring of its own, `torch.distributed.tensor.experimental.context_parallel`, for CUDA's attention kernels. On a CPU it ends in a `NotImplementedError` (2.13, tried in November 2026). Its order of chunks is the zigzag, and a test of this chapter compares the two. Our `ContextParallel` is for study: the configuration of chapter 21d has no word for it.
 """
