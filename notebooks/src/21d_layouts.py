@@ -550,7 +550,8 @@ for name, grid in grids(N).items():
 
 # %% [markdown]
 r"""
-(These are rank 0's collectives in one step, from chapter 20b's flight recorder. Gloo implements reduce-scatter as an all-reduce, so the complete gradient of the parts shows up there.) Copies and parts move
+(These are rank 0's collectives in one step, from chapter 20b's flight recorder. Gloo implements reduce-scatter as an all-reduce, so the complete gradient of the parts shows up there. Of an all_gather
+the record has what this rank gives, a quarter of what it gets.) Copies and parts move
 *parameters*: as many bytes however long the text is. Cuts move *activations*, (B, T, C) twice in forward and twice in backward of each of two layers, once for the embedding and once for the head: as many bytes however
 large the vocabulary and the MLP are. On the grid these have half the rows, and each rank has half the parameters to average.
 """
@@ -737,7 +738,9 @@ wrong rows without a complaint.
 Two questions decide. Does the model fit: 16 bytes a parameter, divided by the ranks that share them, and the activations of at least one row? And how long is the link busy with what travels, against the time of computing? We answer them for 64 GPUs, eight a machine, with eight rows
 each, at chapter 20b's assumptions: 450 GB/s inside a machine, a network card of 50 GB/s for each GPU, 40% of the peak, and nothing hidden behind computing.
 
-*Predict.* For GPT-3, tensor parallelism over all 64 GPUs takes the place of the 8 of a machine. By what factor is the link busy longer?
+*Predict.* For GPT-3, tensor parallelism over all 64 GPUs takes the place of the 8 of a machine. By what factor is the link busy longer? (Here we only
+ask about the link. `check` would refuse this layout, since 96 heads cannot be dealt to 64 ranks, and also `tp` 8 for the 12 and 25 heads of the two
+smaller models.)
 """
 
 # %%
@@ -779,7 +782,10 @@ for model_name, config in MODELS.items():
     for layout, (dp, shard, tp) in LAYOUTS.items():
         share = on_the_link(config, dp, shard, tp) / compute
         states = 16 * num_params(config) / (tp * (dp if shard else 1)) / 1e9
-        row = activation_bytes(config, 1, config.block_size) / 2 / tp / 1e9  # in 16 bits
+        row = activation_bytes(config, 1, config.block_size) / 2 / 1e9  # in 16 bits
+        if tp > 1:  # the stream and the norms' outputs, twice each in a block, are complete on every rank
+            complete = 2 * 4 * config.n_layer * config.block_size * config.n_embd / 1e9
+            row = complete + (row - complete) / tp
         shares.setdefault(model_name, {})[layout] = share, states + row  # what the figure draws
         print(f"{model_name:8} {layout:20} {states:8.2f} GB", end=" ")
         print(f"and {row:.2f} for a row; link/computing {share:.2f}")
@@ -797,13 +803,15 @@ r"""
 Read each model from the top, and stop at the first layout that fits. GPT-2 and GPT-2 XL fit as copies, and their averaging takes a fraction of the time of computing, most of which hides behind backward (chapter 20b). Parts
 move half as many bytes again and divide weights, gradients and moments by 64. They are the choice when copies do not fit, or leave no room for the activations.
 
-GPT-3 in parts nearly fits: 44 GB of the card's 80. *The weights and moments fit, the rows do not.* A single row of 2,048 tokens has 78 GB of activations, and each of 64 GPUs needs a row of its own. With `recompute` it would fit (chapter 22 computes how much). With `tp` inside a machine, eight GPUs share a row, and
-none needs more than an eighth of it in the layers that are cut. This is what `tp` is for: *fewer rows than GPUs*.
+GPT-3 in parts nearly fits: 44 GB of the card's 80. *The weights and moments fit, the rows do not.* A single row of 2,048 tokens has 78 GB of activations, and each of 64 GPUs needs a row of its own. With `recompute` it would fit (chapter 22 computes how much). With `tp` inside a machine, eight GPUs share a row. Each of
+them keeps 27 GB of the 78: what is inside attention and MLP is divided by eight, and the stream and the norms' outputs are complete on every rank.
+So it fits. This is what `tp` is for: *fewer rows than GPUs*.
 
 It is not for the network. By the link alone, parts across all 64 GPUs are the faster layout for GPT-3. A ring between machines has all eight network cards of a machine together, so it is nearly as fast as the link inside, and `tp` sends activations four times in each layer. Over all 64 GPUs each
 sum carries eight times as many rows, and the link is busy longer than the GPUs compute.
 
-So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `copies` makes several groups where one is enough to hold the model. Three things are left out here: the activations of more than one row, pipelines (chapter 21e), and communication that is hidden behind computing. Chapter 22 plans with them.
+So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `copies` makes several groups where one is enough to hold the model. Four things are left out here: the activations of more than one row, context parallelism (chapter 21c), for which `parallel` has no word, pipelines
+(chapter 21e), and communication that is hidden behind computing. Chapter 22 plans with them.
 """
 
 # %% [markdown]

@@ -3,7 +3,8 @@ r"""
 # 21e · Pipeline: the layers over several ranks
 
 There is one more way to share a model, and it is the most obvious one: give the first layers to one rank and the last layers to another. Each rank then has a *stage* of the model. What moves between the
-ranks is small: the activations (B, T, C) go forward from stage to stage, and their gradients come back. Nothing else is sent.
+ranks is small: the activations (B, T, C) go forward from stage to stage, and their gradients come back. One tensor more has to be sent, and
+we will find it.
 
 The price is waiting. A stage cannot begin before the one in front of it is done. In this chapter we first cut a model into two stages in one process and find the one place where the cut changes the result. Then we
 draw timetables, see who waits for whom, and shorten the waiting. At the end two processes run the schedule.
@@ -125,7 +126,8 @@ answer("21e.1", len(wrong))
 
 # %% [markdown]
 r"""
-One tensor is wrong, and it is the token table. Each stage has found the part of its gradient that it can see. *Both* copies need the sum of the two parts. Otherwise they are updated differently, and soon the table that reads tokens is not the one that writes them.
+One tensor is wrong, and it is the token table. Each stage has found the part of its gradient that it can see. *Both* copies need the sum of the two parts. Otherwise they are updated differently, and soon the table that reads tokens is not the one that writes them. So this gradient has to be sent between
+the first and the last stage, once in a step. In GPT-2 small it has 38.6 million numbers, as many as the activations of 49 rows.
 """
 
 # %%
@@ -340,9 +342,10 @@ print(f"held at most {held}; 1F1B: {[most_kept(one_f_one_b(s, STAGES, MICRO)) fo
 
 # %% [markdown]
 r"""
-It costs nearly v times as many messages, and it costs memory. More forwards run ahead, and the first stage holds 1 + (p − 1)/(pv) times as much as in 1F1B (Korthikanti et al. 2022).
+It costs messages: a micro-batch crosses pv − 1 borders instead of p − 1, here 7 instead of 3. And it costs memory. More forwards run ahead, and the first stage holds 1 + (p − 1)/(pv) times as much as in 1F1B (Korthikanti et al. 2022).
 
-*Predict.* Four stages with two micro-batches each. Which brings more, twice the micro-batches or two chunks? (The number of micro-batches must be a multiple of the stages.)
+*Predict.* Four stages and four micro-batches are idle for 42.9% of the time. Which brings more, eight micro-batches or two chunks? (The number of
+micro-batches must be a multiple of the stages.)
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -350,6 +353,9 @@ figures.schedule_widget(interleaved, simulate)
 
 # %% [markdown]
 r"""
+Both bring the same, 27.3%: the formula has only the product v·m. More micro-batches need a larger batch or shorter rows of it; chunks need memory and
+messages.
+
 ## Stages that send
 
 Now real ranks. A forward's output goes to the next stage, and its input comes from the stage before. With backward it is the other way round.

@@ -532,6 +532,10 @@ Our sums are too high by about the size of the gradients. This is because the pe
 
 Before this comparison our row for bf16 kept one T × T table, as a CPU does, and the H100 needed 8.6 GiB more than we said.
 
+The other rungs are compiled, and they need less than the list says. With bf16, `torch.compile` and flash attention the peak was 11,676 MiB. The list
+without T × T tables has 16,826. A compiled program does not keep all tables that the list has (chapter 14). So for a compiled run, as
+`gpt2-124M` is, take our sum as an upper bound: the largest batch will be larger than we say.
+
 ## Against published logs
 
 So far we agreed with PyTorch. Logs of other programs print what they allocated on GPUs. llm.c was run on an A800, on an RTX 4070 SUPER, on one H800 and on two, and on three CPUs; Megatron-LM on one GPU and on two. `data/reference` has
@@ -592,10 +596,11 @@ Five figures are not equal to ours. We did not change the formulas to fit them, 
 - Megatron-LM's "theoretical" 2,121.85 MB is 18 bytes × 123,606,528 parameters. Its formula leaves out the biases of linear layers and the positions, 476,160 of the 124,082,688 that it counts itself.
 - What it had allocated after ten steps, all of them skipped, is 44 MiB more than 12 bytes for each parameter would be: weights and gradients in fp16 and both in float32, no moments yet. This explanation of the 12 bytes is a guess.
 - `nvidia-smi` shows what a process has reserved, with context, NCCL's buffers and the allocator's cache. On two GPUs with tensor parallelism (two rows of the table) it shows more than twice what the tensors take, and the GPUs are 212 MiB apart, though both hold the same.
+  The same print says 99% utilization for GPU 0 and 39% for GPU 1, though both do the same work: this number is no measure of speed (chapter 09).
 
 ## Many GPUs
 
-More GPUs can share the work in three ways (chapters 20 to 21d). The planner has one option for each.
+More GPUs can share the work in three ways (chapters 20 to 21e). The planner has one option for each.
 
 **More rows** (`dp`). Each rank reads its own rows. That alone saves no memory, since each rank keeps everything. ZeRO (`shard`) divides the states among the ranks: stage 1 divides the optimizer's numbers, stage 2 the gradients too, and stage 3 the weights too. With stage 3 a rank must gather the weights that
 it computes with. FSDP2 keeps the embeddings, the block at work and the next one; in 16 bits it gathers 16-bit numbers, so no casts remain.
@@ -662,7 +667,8 @@ figures.memory_widget(lambda **knobs: footprint(Step(PADDED, **knobs)), MEMORY)
 
 # %% [markdown]
 r"""
-Activations grow with the context as they grow with the rows, since both make more tokens. Sharding divides only the states, which do not grow.
+24 rows fit with stage 1 and 26 with stage 3. With twice the context 12 and 13 fit, half as many: activations grow with the context as they grow with
+the rows, since both make more tokens. Sharding divides only the states, which do not grow.
 """
 
 # %% [markdown]

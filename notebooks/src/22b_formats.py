@@ -433,7 +433,8 @@ else:
 r"""
 Without llm.c on this machine the cell only says so. To ask it yourself: `git clone https://github.com/karpathy/llm.c`, set `LLMC_DIR` to the folder, and run the cell again. We asked it in November 2026, at commit f1e2ace. It said `overall okay: 1`. The logits were 8·10⁻⁶ apart, which is what float32 sums in another order give.
 
-Would it notice a mistake? We tried two on this model. Without attention's √d it says `overall okay: 0`, and fifteen of sixteen gradients are not OK. With exact GELU instead of tanh's approximation it still says 1, but the logits are 2·10⁻³ apart. So a tolerance of 0.01 lets another function pass. The difference itself shows the mistake.
+Would it notice a mistake? We tried two on this model. Without attention's √d it says `overall okay: 0`, and fifteen of sixteen gradients are not OK. With exact GELU instead of tanh's approximation it still says 1, but the logits are 2·10⁻³ apart. For logits
+and losses the program allows 0.01, and so it lets another function pass. The difference itself shows the mistake.
 """
 
 # %% [markdown]
@@ -508,7 +509,7 @@ def read_log(path: str | Path) -> list[dict]:
 
 
 # %%
-log = "s:0 tel:11.0092\ns:0 trl:11.0079 lr:0.000003 norm:16.32\ns:1 trl:10.8297 lr:0.000006 norm:15.00\n"
+log = "s:0 tel:11.0060\ns:0 trl:11.0079 lr:0.000003 norm:16.32\ns:1 trl:10.8297 lr:0.000006 norm:15.00\n"
 (folder / "main.log").write_text(log)
 print(*read_log(folder / "main.log"), sep="\n")
 
@@ -885,7 +886,11 @@ for wanted in (9, 10, 20):
 r"""
 A hundred tokens give nine samples, because the tenth would need one token more. For ten samples the split is read twice.
 
-No warning says so. The log has one line, `total number of epochs: 2`. A published run (T = 512) asked for 80 test samples, five batches of 16, of ten documents. Its log says that one pass gives 63 samples.
+No warning says so. The log has one line, `total number of epochs: 2`. A published run (T = 512) asked for 80 test samples, five batches of 16, of ten documents. One pass over
+their tokens gives 63 samples: the log does not print this number, and a cell below computes it.
+
+Where do the wanted numbers in its log come from? Training: 1,000 iterations of 16 rows are 16,000. Testing: 5 batches of 16 are 80. Validation: 1,680,
+which are 21 validations of 80 rows, every 50 iterations and once more at the end.
 
 *Predict.* How many test samples did Megatron make?
 """
@@ -903,7 +908,7 @@ with open("../data/reference/megatron_split.csv", encoding="utf-8") as file:
     log = {row["item"]: row["value"] for row in csv.DictReader(file)}
 T, published = int(log["seq_length"]), split_ranges(int(log["documents in the index"]), log["split"])
 for docs, (name, long) in zip(published, dict(train="train", valid="validation", test="test").items()):
-    wanted, samples = int(log[f"target samples, {long}"]), int(log[f"samples in one pass, {name}"])
+    wanted, samples = int(log[f"target samples, {long}"]), int(log[f"samples, {name}"])
     epochs = int(log[f"epochs, {name}"])
     low, high = math.ceil((samples * T + 1) / epochs), (samples + 1) * T // epochs  # tokens of the split
     for tokens in low, high:

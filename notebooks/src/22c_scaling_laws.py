@@ -434,7 +434,8 @@ for name, values in ways.items():
 r"""
 The fitted E is near the true one, but the fit gives no reason to trust it. If we draw complete curves, the interval reaches from nearly zero to above the lowest loss of any run: it contains the truth because it contains almost everything. If we draw single runs, the interval is
 narrower, but only because the points of one trunk are counted as independent. Without the shortest runs the middle moves. And when E is fixed at its true value, the fit is hardly worse: its error is 6.2% instead of 6.0%. So these losses
-do not determine E. The lowest loss is 0.70, and everything below is extrapolation. The same is true for the E of a published law, and there nobody knows how far the runs are from the entropy of their text.
+do not determine E. The lowest loss is 0.70, and everything below is extrapolation. For a published law nobody knows how far the runs are from the
+entropy of their text, so there the same questions have to be asked of its runs: leave some out, and fix E at another value.
 
 Where does the error of 6% come from: from noise, or from the form of the law? Two runs with different seeds show the noise. The table below shows the error of the law for each width and length.
 """
@@ -513,7 +514,8 @@ print("without a shelf, on average:", *without)
 r"""
 Without a shelf, the same 38 runs predict the larger ones with an average error of at most 7%, sometimes too high and sometimes too low. So neither the noise nor the distance explains a fifth. And the runs on the shelf are more than twice as wrong as those past it. The shelf explains most of the error. It does not explain all of it, since the four runs past the shelf are still predicted too low, by a tenth on average.
 
-So do not trust such a law beyond the largest run that it was fitted to.
+So a law cannot know of a shelf that only larger runs reach, and its error on its own runs gives no warning. Before you trust one, let it predict runs
+that you have and that it has not seen.
 
 ## The best width for a budget
 
@@ -686,7 +688,8 @@ The law recommends ninety-three tokens for each parameter, at the budget with wh
 finding of Besiroglu et al.: fitted properly, the same law says 18 at that budget, and stays between 17 and 24 over six orders of magnitude.
 
 The published intervals of the exponents had a width of 0.001. Besiroglu et al. reckon that this would have taken over 600,000
-runs. You have seen how an interval gets too narrow: by counting what is not independent, or by stopping an optimiser where it starts.
+runs. You have seen one way to get an interval that is too narrow: counting what is not independent. Theirs is another one: the
+optimiser of each draw stops near where it starts, and all draws start at the same point.
 
 ## Checkpoint
 """

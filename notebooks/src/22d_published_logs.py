@@ -211,11 +211,22 @@ assert agrees(row["loss_scale"], line["loss_scale"]), "the scale does not follow
 
 # %% [markdown]
 r"""
-It is twenty-one again, and we could read it off the seventh digit of a learning rate. The scale agrees: 2^14 is 2^12, doubled after 1,000 and after 2,000 good iterations. So two independent columns of the log
-have the same explanation. (It is the simplest story: we assume that the search came first, and that neither growth met an overflow.)
+It is twenty-one again, and we could read it off the seventh digit of a learning rate. The scale agrees: 2^14 is 2^12, doubled after 1,000 and after 2,000 good iterations. So two independent columns of the log have the same explanation. A third column, the consumed samples, counts on: 40,000 are 2,500 × 16. A skipped
+iteration has read its rows, and only the update is missing. (It is the simplest story: we assume that the search came first, and that neither growth met an overflow.)
 
 Such a check can also find a wrong script. The script printed above that log says 1,000 iterations, and the line says 2,500. So this is not the script that was run, and a cosine ends where its run ends: with that script's
 `train-iters` you would get another rate from the first step on.
+
+With our trainer, the first run's script is:
+
+```
+python -m nanogpt train gpt2-124M model.block_size=512 train.batch_tokens=8192 train.micro_batch=1 train.max_steps=1000 \
+    train.dtype=fp16 optim.lr=1e-4 optim.warmup=10 model.dropout=0.1 eval.every=50 eval.tokens=40960 run.checkpoint_every=100
+```
+
+It has the log's 124,082,688 parameters. The dropout of 0.1 is Megatron-LM's default and not in the script. One argument has no key of ours: the
+script's
+`--init-method-std 0.006`, where we draw with 0.02.
 
 ## How precise is one validation loss?
 
@@ -286,6 +297,20 @@ for other in ("M1", "Arm"):
 r"""
 The same C code gives slightly different losses on different processors, and the largest differences come late in the run. So if you repeat a published run and get losses that are a few thousandths away, you have no reason to look for a mistake. If they are 0.1 away, look first at what was averaged.
 
+The comparison also gives a time for each device, and the six times are of three kinds:
+
+| device | printed | which time it is | median without the first step | tokens a second | precision |
+|---|---|---|---|---|---|
+| RTX 4070 SUPER | 198.34 ms | mean of all steps, the first included | 197.75 ms | 20,713 | TF32 |
+| H800 | 36.90 ms | mean without the first step | 36.90 ms | 110,997 | TF32 |
+| 2 × H800 | 30.94 ms | mean of all steps, the first included | 30.85 ms | 265,526 | bf16 |
+| Intel CPU | 2,635.72 ms | step 32 | 2,625.64 ms | 98 | float32 |
+| Arm CPU | 12,103.80 ms | step 35 | 12,218.96 ms | 21 | float32 |
+| M1 CPU | 8,128.85 ms | step 40 | 8,130.56 ms | 31 | float32 |
+
+By the printed times a second H800 makes a step 1.19 times as fast. But the step has twice the tokens, so the two read 2.39 times as many in a second.
+This is more than two GPUs can bring: the two compute in bf16, and the one in TF32.
+
 ## An llm.c log
 
 The A800's log (chapter 22 used its memory) has other columns. We look at the loss and at the norm of the gradient first. Did this run start well?
@@ -300,6 +325,16 @@ for i in (0, 5, 20):
 # %% [markdown]
 r"""
 The first loss is what random logits cost (chapter 05), a little more for this seed: 11.0 is a healthy start, 11.5 is not. The norm falls from 16 to about 2 in the first twenty steps, while the warm-up still keeps the rate small.
+
+The other columns are explained quickly:
+
+| column | in the log | what it is |
+|---|---|---|
+| z of loss and norm | +nan in all 22 steps | the distance from the last 128 steps, in standard deviations; before there are 128, llm.c prints nan |
+| lr | 2.86e-06 to 6.29e-05 | the warm-up: 0.002 / 700 × step |
+| norm | 1.95 at step 19, 3.20 at step 22 | the fall is over; one batch can raise it by half |
+| ms | 2,391.52 at step 2, 2,444.94 at step 21 | 2.2% slower within 20 steps; the log does not say why |
+| tok/s | 191,824 to 189,563 | a running mean with weight 0.05 for the newest step; step 21 alone made 458,752 / 2.44494 = 187,633 |
 
 The log also prints an MFU, and it is -100%. We compute it ourselves, from the tokens in a second.
 """
@@ -318,13 +353,18 @@ print(
 
 # %% [markdown]
 r"""
-The MFU of -100% means only that llm.c looked the device up in a table (`llmc/mfu.h`) and did not find an A800. The run really reached half of the card's data sheet.
+The MFU of -100% means only that llm.c looked the device up in a table (`llmc/mfu.h`) and did not find an A800. The run really reached half of the card's data sheet. The 21,479 steps were not given: the option was `-x -1`, once through the shards, and the log
+prints how many steps that is. Our trainer has no such word; give `train.max_steps`.
 
 The same run with our trainer, if you have such a card, is one line:
 
 ```
-python -m nanogpt train gpt2-124M-llmc train.batch_tokens=458752 train.micro_batch=56 optim.lr=0.002 train.max_steps=21479
+python -m nanogpt train gpt2-124M-llmc train.batch_tokens=458752 train.micro_batch=56 optim.lr=0.002 train.max_steps=21479 \
+    eval.tokens=1146880 eval.sample_every=20000 data.dir=SHARDS
 ```
+
+SHARDS is the folder of llm.c's shards; `python -m nanogpt prepare --adopt SHARDS` has written its manifest once (chapter 16b). How long would it take?
+The planner of chapter 22a says 0.60 days, 14 GPU-hours, if our trainer reached the share that the log reached: 21,479 steps of 2.42 seconds.
 
 How do you find our words for llm.c's options? `llmc_options.csv` has a row for each. We print the first eight: the option, its name in the log, its value in this run, and our key.
 """

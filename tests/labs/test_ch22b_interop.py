@@ -275,7 +275,7 @@ def test_the_published_log_is_reproduced():
     iterations, every, n = (int(said[key]) for key in ("train_iters", "eval_interval", "eval_iters"))
     names = {"train": iterations, "validation": (iterations // every + 1) * n, "test": n}
     for (name, batches), short in zip(names.items(), ("train", "valid", "test")):
-        wanted, samples = int(said[f"target samples, {name}"]), int(said[f"samples in one pass, {short}"])
+        wanted, samples = int(said[f"target samples, {name}"]), int(said[f"samples, {short}"])
         epochs = int(said[f"epochs, {short}"])
         assert wanted == batches * batch
         low, high = -(-(samples * T + 1) // epochs), (samples + 1) * T // epochs
