@@ -35,7 +35,7 @@ from course.notebook import answer, as_module, checkpoint, grown, predict, predi
 from course.processes import Processes, torchrun_script
 from nanogpt.precision import LossScaler, autocast, tf32_switch
 from nanogpt.labs.corpora.stories import ensure_corpus
-from nanogpt.shards import describe_shards, permutation, read_shard, write_shard
+from nanogpt.shards import describe_shards, open_shards, permutation, read_shard, write_shard
 
 DATA = "../data/built/stories"
 N, LOCAL = 2, 4  # processes, for which a laptop has two cores; ranks inside this kernel
@@ -266,6 +266,14 @@ with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
 for epoch in (seen[:SIZE], seen[SIZE : 2 * SIZE]):
     assert sorted(epoch) == list(range(SIZE)), "a token was read twice, or never"
 print(f"two epochs of {SIZE:,} tokens on {READERS} ranks: each token was an input once an epoch")
+
+stories = open_shards(DATA, "train")  # a DocumentStream counts rows in place of tokens
+alone = DocumentStream(stories, 15, 77)
+streams = [DocumentStream(stories, 5, 77, rank, READERS) for rank in range(READERS)]
+for _ in range(20):
+    step = torch.cat([stream.next_batch()[0] for stream in streams])
+    assert torch.equal(step, alone.next_batch()[0]), "several ranks read other rows than one"
+print(f"20 steps of rows that begin with a story: {READERS} ranks read what one reads")
 
 # %% [markdown]
 r"""

@@ -777,7 +777,21 @@ print(f"{N} ranks go on with {theirs[0]:.3f}, {theirs[1]:.3f}; one process with 
 
 # %% [markdown]
 r"""
-The second loss is the one to look at. Had the moments been lost, the first loss would be the same, because the weights are. Only then would Adam make another update.
+Would we have noticed if the moments had been lost? We load the same parts and forget them:
+"""
+
+# %%
+model, stream = start(Ranks(), DATA)
+optimizer = make_optimizer(model, LR)
+_ = [stream.next_batch() for _ in range(2)]
+load_parts(SAVED / "parts", model, optimizer)
+optimizer.state.clear()
+lost = [train_step(model.train(), optimizer, [stream.next_batch()]).item() for _ in range(2)]
+print(f"without the moments: {lost[0]:.3f}, {lost[1]:.3f}")
+
+# %% [markdown]
+r"""
+The first loss is the same, because the weights are. Then Adam makes another update, and the second loss shows it.
 
 ## When to use what
 

@@ -511,6 +511,26 @@ it waits for each message. (Exercise 3 begins with a fused one.)
 
 Still, the result is clear: context parallelism is for rows of tens of thousands of tokens. With GPT-2's 1,024 the ranks would wait for the network. Llama 3's training used the zigzag, but no ring (Grattafiori et al. 2024, §3.3.2). It first gathers all keys and values, which its grouped heads keep small. Then masks between documents stay easy. A rank sends as many bytes as in the ring.
 
+## What a rank keeps
+
+The chapter began with memory: what a block keeps for backward grows with the length of a row. Here is what one rank of n keeps of its T/n tokens, in numbers for each of the T/n × C entries of its part.
+"""
+
+# %%
+from nanogpt.labs.roofline.memory import saved_bytes
+
+C, heads = 32, 4
+for length in (64, 256, 1024):
+    row = []
+    for n in (1, 2, 4):
+        q, k, v = (torch.randn(1, heads, length // n, C // heads, requires_grad=True) for _ in range(3))
+        row.append(saved_bytes(lambda q=q, k=k, v=v: ring_attention(q, k, v)) / 4 / (length // n * C))
+    print(f"T = {length:5}: ", "  ".join(f"n = {n}: {kept:.1f}" for n, kept in zip((1, 2, 4), row)))
+
+# %% [markdown]
+r"""
+The same number in every line: a rank of four keeps exactly a quarter of what one rank keeps, at every length. And the number does not grow with the length, so no T × T scores are kept.
+
 ## A whole model
 
 How do we put this into the GPT? Chapter 08's `cache` is the place. The model asks it where the tokens are, how to attend, and what goes to the head. For generation the cache brought keys from the past. `ContextParallel` is a cache whose keys are on other ranks. So the model itself does not change.

@@ -786,6 +786,17 @@ print_table(plan_lines(parser().parse_args(f"{words} {layout}".split())))
 r"""
 It fits: 128 GPUs share the 18 bytes for each parameter. The fullest stage is named in the title; with `--plot memory.png` you get a bar for each stage.
 
+And the command at the top of this sitting? It asks what GPT-2 124M costs on ten billion tokens, at a price of 2 for an hour of one GPU:
+"""
+
+# %%
+words = "--model gpt2-124M --device A100-80GB --dp 8 --tokens 10e9 --price 2"
+print_table(plan_lines(parser().parse_args(words.split())))
+
+# %% [markdown]
+r"""
+Between 30 and 76, depending on the share of the GPU's speed that the run reaches. That share is what we know least.
+
 A command can also answer a script. If a plan does not fit, `run` ends with exit code 1, as `grep` does when it finds nothing. So `python -m nanogpt plan … && python -m nanogpt train …` starts only what fits. Here is one row too many for an RTX 4090:
 """
 
