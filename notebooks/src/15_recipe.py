@@ -169,20 +169,27 @@ cannot make such a sweep. It would help to have a recipe that forgives a wrong g
 ## Warm-up: the first steps
 
 Why does a large rate break a run? We look at its first steps. The next cell trains with the largest rate and measures how far a weight
-moves in one step. The unit is the learning rate.
+moves in one step. The unit is the learning rate. The second line is a control: there, all steps read one and the same batch.
 """
 
+
 # %% tags=["nbval-ignore-output"]
-model, stream = new_model(), batches()
-optimizer = torch.optim.AdamW(model.parameters(), RATES[-1], betas=(0.9, 0.95), weight_decay=0.0)
-for step in range(41):
-    before = torch.cat([p.detach().flatten() for p in model.parameters()])
-    loss = train_step(model, optimizer, [stream.next_batch()])
-    moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
-    if step in (0, 1, 2, 5, 10, 20, 40):
-        print(
-            f"step {step:2}: loss {loss:5.2f}, a weight moves by {moved.abs().mean() / RATES[-1]:.2f} learning rates"
-        )
+def lengths_of_steps(next_batch) -> dict[int, float]:
+    """How far a weight moves on average in some steps, in learning rates."""
+    model, lengths = new_model(), {}
+    optimizer = torch.optim.AdamW(model.parameters(), RATES[-1], betas=(0.9, 0.95), weight_decay=0.0)
+    for step in range(41):
+        before = torch.cat([p.detach().flatten() for p in model.parameters()])
+        train_step(model, optimizer, [next_batch()])
+        moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
+        lengths[step] = moved.abs().mean().item() / RATES[-1]
+    return lengths
+
+
+one = batches().next_batch()
+lengths = {"new batches": lengths_of_steps(batches().next_batch), "one batch": lengths_of_steps(lambda: one)}
+for name, of in lengths.items():
+    print(f"{name:12}", *(f"step {step}: {of[step]:.2f} " for step in (0, 1, 2, 5, 10, 20, 40)))
 
 # %% [markdown]
 r"""
@@ -191,7 +198,7 @@ them, so their gradient is 0.) The reason is in Adam. It divides
 a mean of the gradients by the root of a mean of their squares. After one step both means consist of one gradient, so the
 quotient is +1 or −1. Later, the gradients of different steps disagree. They partly cancel in the mean of the gradients, and the steps become shorter. With so
 large a rate, most of
-this is the fault of the steps themselves: they overshoot, and the next gradient points back. If we train on one and the same batch in all steps, they become
+this is the fault of the steps themselves: they overshoot, and the next gradient points back. With one and the same batch in all steps they become
 shorter just as fast.
 
 Adam takes its longest steps when it knows least. The remedy is simple: start with a small rate, and let it grow to its full value over the
@@ -261,7 +268,7 @@ rate, little or nothing of it is left. Both numbers are true, and they answer di
 rate that was tuned for one of them measures how well that rate suits the other.
 
 Is warm-up useless, then? Look at the figure again. With warm-up the valley is wide: a rate that is twice too large costs little. Without it the same mistake is expensive. Wortsman et al.
-(2023) found the same with larger models. With this schedule, warm-up buys safety rather than a better loss. It is nearly free: only where the rate is too small
+(2023) found the same with larger models. With this schedule, warm-up buys safety rather than a better loss (with the cosine of the next section it buys more: chapter 15b). It is nearly free: only where the rate is too small
 does it cost something, because it makes the rate still smaller.
 
 ## How the rate comes down
@@ -453,15 +460,15 @@ factor cancels, and the loss looks right. Only the norm in the log is too large,
 A law finds it: the gradient must not depend on how a batch is cut.
 
 **The second bug** is in the repair of the first. We divided by the number of micro-batches: we took a mean of means. That is the mean only if all micro-batches have
-the same number of targets. Micro-batches of whole documents have different counts. In the next cell each row is one story,
-and what follows its end has the target −100, which does not count. Large libraries had this bug for years (Hugging Face, *Fixing Gradient Accumulation*, October 2024).
+the same number of targets. Micro-batches of whole documents have different counts. In the next cell each row is one document: the first sentence of a story, or in the last row a complete story.
+What follows its end has the target −100, which does not count. Large libraries had this bug for years (Hugging Face, *Fixing Gradient Accumulation*, October 2024).
 """
 
 
 # %%
-documents = sorted((torch.tensor([eot, *tokenizer.encode(story.text), eot]) for story in told), key=len)
-chosen = [*documents[: B - 1], documents[-1]]  # the shortest ones and the longest
-rows = [ids[: config.block_size + 1].to(device) for ids in chosen]
+sentences = [story.text.partition(".")[0] + "." for story in told[: B - 1]]
+documents = [torch.tensor([eot, *tokenizer.encode(text), eot]) for text in (*sentences, told[B - 1].text)]
+rows = [ids[: config.block_size + 1].to(device) for ids in documents]
 x_told = pad_sequence([ids[:-1] for ids in rows], batch_first=True)
 y_told = pad_sequence([ids[1:] for ids in rows], batch_first=True, padding_value=-100)
 parts = list(zip(x_told.chunk(CUT), y_told.chunk(CUT)))
@@ -688,7 +695,7 @@ each step, and can leave out a step. `train_step` does neither, so `experiment` 
 
 
 # %%
-LR = 2e-2
+LR = 1e-2
 
 
 @cache
