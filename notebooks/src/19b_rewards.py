@@ -95,8 +95,8 @@ r"""
 Only one word of seventeen is left. This is an exact *verifier*: it accepts the right answer and nothing else. Most people who train with rewards do not have one. Their
 checks are programs, other models or people, and all of those can be fooled.
 
-`questions` cuts stories in this way, just before each computed number. Our tokenizer has one token for each number word with its space, and
-we rely on that in this chapter: an answer is one token.
+`questions` cuts stories in this way, just before each computed number. Our tokenizer has one token for each number word up to *eleven*, with its space.
+Sums above it are left out, so an answer is one token here.
 """
 
 
@@ -111,20 +111,13 @@ class Question(NamedTuple):
 
 
 def questions(told: Iterable[Story], tokenizer, block_size: int) -> Iterator[Question]:
-    """Each computed number of some stories as a question; those whose prompt is longer than block_size are left out.
-
-    ValueError if the tokenizer spells an answer with more than one token.
-    """
+    """Each computed number of some stories as a question, if it is one token and its prompt fits into block_size."""
     for story in told:
         for (start, end), kind in zip(story.answers, story.kinds):
             if kind == "computed":
                 prompt, answer = story.text[: start - 1], story.text[start - 1 : end]
                 before, after = tokenizer.encode(prompt), tokenizer.encode(answer)
-                if len(after) != 1:
-                    raise ValueError(
-                        f"{answer!r} has {len(after)} tokens; an answer must be a single token here"
-                    )
-                if len(before) < block_size:
+                if len(after) == 1 and len(before) < block_size:
                     yield Question(prompt, answer, (tokenizer.eot, *before, *after))
 
 

@@ -117,7 +117,7 @@ def mixed(kind, folders, B, rank=0, world_size=1, T=16, weights=(6, 3, 1)):
 def test_the_rows_of_a_source_are_those_of_its_own_stream_in_order(folders, kind):
     stream, alone = mixed(kind, folders, 7), [kind([path], 1, 16, seed=3) for path in folders]
     row, counts = 0, [0, 0, 0]
-    for _ in range(40):  # source b begins its second epoch on the way
+    for _ in range(60):  # source b begins its second epoch on the way
         for x, y in zip(*stream.next_batch()):
             source, number = stream.place(row)
             assert number == counts[source]

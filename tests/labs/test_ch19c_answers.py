@@ -19,7 +19,7 @@ from nanogpt.shards import open_shards, read_shard
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train_step
 
-T, B = 48, 4
+T, B = 96, 4
 
 
 def by_hand(row: list[int], marker: list[int], eot: int) -> list[bool]:
@@ -52,7 +52,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def marker(data):
-    return BPETokenizer.load(data / "tokenizer.json").encode(" had")
+    return BPETokenizer.load(data / "tokenizer.json").encode(" came with")
 
 
 def small(data) -> GPT:

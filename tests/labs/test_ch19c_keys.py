@@ -271,7 +271,7 @@ def test_a_mixture_without_the_folder_that_is_validated_or_of_two_vocabularies_i
     only = f"{{{old}: 1}}"
     assert main(["train", *words(place, "refused", data_mix=only)]) == 2
     assert "data.mix gives data.dir=" in capsys.readouterr().err
-    ensure_corpus(tmp_path, BPETokenizer.train((story.text for story in stories(50)), 290), n=50)
+    ensure_corpus(tmp_path, BPETokenizer.train((story.text for story in stories(50)), 290), n=200)
     assert main(["train", *mixed(place, tmp_path, "refused")]) == 2
     assert "was made with tokenizer" in capsys.readouterr().err
     assert main(["train", *mixed(place, place / "nowhere", "refused")]) == 2

@@ -156,7 +156,7 @@ def test_null_follows_from_the_other_keys():
 def test_a_gpt_keeps_all_its_keys():
     config = load_config("tiny", ["model.dropout=0.1", "model.bias=false", "model.padded_vocab_size=1088"])
     shape = hook(config, build.new_shape)(config, 1024)
-    assert shape == GPTConfig(128, 1024, 2, 8, 128, dropout=0.1, bias=False, padded_vocab_size=1088)
+    assert shape == GPTConfig(128, 1024, 2, 4, 128, dropout=0.1, bias=False, padded_vocab_size=1088)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -274,6 +275,13 @@ def check_ranks(config: Config, ranks: Ranks) -> None:
     data_parallel(config.parallel, ranks.size)
 
 
+def scaled(weights, shape: GPTConfig) -> Iterator[tuple[str, Tensor]]:
+    """Chapter 07's first weights, one complete tensor at a time: `scale_init` asks a model for no more than these two things."""
+    for name, x in weights:
+        scale_init(SimpleNamespace(config=shape, named_parameters=lambda name=name, x=x: [(name, x)]))
+        yield name, x
+
+
 def build_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Ranks]:
     """As build_model, but a rank has only its parts; and who reads different rows. ValueError for adapters and answers."""
     if config.lora.rank or config.data.answers_after:
@@ -283,8 +291,7 @@ def build_parts(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, Rank
         return build_in_parts(given.config, given.named_parameters(), config, ranks)
     shape = config.model.shape(manifest["vocab_size"])
     weights = draw_weights(shape, torch.Generator().manual_seed(config.run.seed))
-    model, readers = build_in_parts(shape, weights, config, ranks)
-    return scale_init(model), readers
+    return build_in_parts(shape, scaled(weights, shape), config, ranks)
 
 
 def place_model(config: Config, manifest: dict, ranks: Ranks) -> tuple[GPT, nn.Module, Ranks]:
