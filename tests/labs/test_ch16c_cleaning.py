@@ -124,8 +124,8 @@ def test_the_rows_of_a_source_are_those_of_its_own_stream_in_order(folders, kind
             own_x, own_y = alone[source].next_batch()
             assert torch.equal(x, own_x[0]) and torch.equal(y, own_y[0])
             row, counts[source] = row + 1, counts[source] + 1
-    assert counts == [168, 84, 28] and stream.position == row == 280
-    assert stream.epochs()[1] == pytest.approx(84 * stream.steps[1] / stream.streams[1].epoch_length)
+    assert counts == [252, 126, 42] and stream.position == row == 420
+    assert stream.epochs()[1] == pytest.approx(126 * stream.steps[1] / stream.streams[1].epoch_length)
     assert stream.epochs()[1] > 1
 
 
