@@ -142,14 +142,15 @@ are too high. From now on dropout is off.
 
 # %% tags=["nbval-ignore-output"]
 rows = (len(some) - 1) // T
-for B_now in (7, 32, rows):
-    print(f"batches of {B_now:2} rows: {careless_loss(learner, some, B_now):.3f}")
-row_mean = careless_loss(learner, some, rows)
-print(f"2. batches of different size: a mistake of {without - row_mean:+.3f}")
+by_size = {B_now: careless_loss(learner, some, B_now) for B_now in (7, 48, rows)}
+for B_now, mean in by_size.items():
+    print(f"batches of {B_now:2} rows: {mean:.3f}")
+row_mean = by_size[rows]
+print(f"2. batches of different size: a mistake of {by_size[48] - row_mean:+.3f}")
 
 # %% [markdown]
 r"""
-Batches of 7 and of 49 rows give the true mean of the rows, because all batches are equally large. With batches of 32 rows the second one has only 17, but its mean counts as much as that of the first. So
+Batches of 7 and of 49 rows give the true mean of the rows, because all batches are equally large. With batches of 48 rows the second one has a single row, but it counts as much as the 48 of the first. So
 the batch size changes the result. With several processes, their number would change it, too.
 
 **The third mistake is at the end of the text.** The last tokens do not fill a row, and the function does not count them at all. We compute their loss and add it with its right weight.
@@ -806,8 +807,7 @@ chapter 07's model, which was trained longer.
 
 The stages show the order in which a model learns. The excess of phrases falls first, since they are most of the tokens. Adjectives and openings
 follow. A table of counts is enough for these kinds, because they need no memory of the story. Repeated names and things and
-copied counts fall least at first, so their share rises. They need attention, because the model has to look back into the story. In chapter 07's model, repeated names and copied counts have fallen to nearly nothing. Most of its excess is on repeated things and on
-computed counts.
+copied counts fall least at first, so their share rises. They need attention, because the model has to look back into the story. In chapter 07's model, copied counts have fallen to nothing. Its largest part, more than a third, is on computed counts; the next ones are repeated things and names.
 
 Is this the same for other seeds, and does a second layer help? The next cell shows recorded runs of chapter 07's length with several seeds for each depth, in nats a story above the floor. (`python
 tests/bench/bench_excess.py` made them.)
@@ -932,7 +932,7 @@ Chapter 18b has the other exercises. To explore:
 1. Choose other rows of validation text for `some`, and a longer one. Which of the four mistakes gets smaller with the length of the text, and which does not? Check against `evaluate`.
 2. Give `kind_of` a kind of its own for toys. Check that the rows still add up, and say how much of "things, again" they are.
 3. Excess by position: sum it over the first, second, third … sentence of the stories. Check that it adds up to the total.
-4. One layer copies names sooner than two. Is it the depth, or the learning rate? Train two layers with half and twice the LR for 400 steps, and check
+4. After 400 steps two layers pay less for repeated names than one. Is it the depth, or the learning rate? Train one layer with half and twice the LR for 400 steps, and check
    the row "names, again".
 5. Compute the bits per byte of `gzip` and `lzma` on the held-out stories: their compressed bits, divided by the bytes. Check that the model is below both,
    and say what they may use and the model may not.

@@ -55,7 +55,7 @@ taken from, `HELD` the number of questions that we measure with, and `G` the num
 # %%
 SEED, TRAIN, HELD, FLOOR_STORIES, G = 0, 1200, 180, 60, 16
 device = pick_device()
-B, STEPS, LR = {"ci": (8, 10, 5e-4), "laptop": (24, 30, 5e-4), "gpu": (32, 300, 3e-4)}[pick_scale(device)]
+B, STEPS, LR = {"ci": (8, 10, 1e-4), "laptop": (24, 30, 1e-4), "gpu": (32, 300, 3e-4)}[pick_scale(device)]
 BUILT, MODEL = Path("../data/built"), Path("../data/built/model")
 base = load_model(MODEL, device)  # chapter 07 wrote it
 ensure_corpus(BUILT / "stories")
