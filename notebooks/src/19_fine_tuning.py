@@ -568,12 +568,12 @@ for way, found in runs.items():
 r"""
 Follow one line from right to left. The rate rises, the new stories are learned better, and more of the old ones is forgotten. At some rate the line turns back: it was too high.
 
-To read numbers off the figure, we compare at the same loss on new stories. A number in the table is what a way has forgotten where its line is 0.30, 0.20 or 0.15 above the new floor. A dash means that the line does not pass through this value.
+To read numbers off the figure, we compare at the same loss on new stories. A number in the table is what a way has forgotten where its line is 0.20, 0.15 or 0.10 above the new floor. A dash means that the line does not pass through this value.
 """
 
 # %%
-figures.forgotten_table(recorded | {"runs": alone}, (0.30, 0.20, 0.15))
-full, low = (figures.forgotten_at(0.3, recorded, way) for way in ("all weights", "LoRA, rank 16"))
+figures.forgotten_table(recorded | {"runs": alone}, (0.20, 0.15, 0.10))
+full, low = (figures.forgotten_at(0.2, recorded, way) for way in ("all weights", "LoRA, rank 16"))
 answer("19.5", "yes" if low < full else "no")
 
 # %% [markdown]
@@ -637,7 +637,7 @@ for way, found in (runs | {"knows both": star}).items():
     print(f"{way:14} new +{found['new']:.3f}, old +{found['old']:.3f}")
 
 # %%
-figures.forgotten_table(recorded | {"runs": with_replay}, (0.30, 0.20, 0.15))
+figures.forgotten_table(recorded | {"runs": with_replay}, (0.20, 0.15, 0.10))
 
 # %% [markdown]
 r"""

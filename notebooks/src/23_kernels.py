@@ -213,7 +213,8 @@ many. In the third one the mask lets one lane too many through.
 ## Bias and GELU
 
 Now chapter 11's function, GELU of x plus a bias, for x with N rows of C numbers. The bias has C numbers, so place `at` of x
-needs the number `at % C` of the bias. Triton has no tanh, but it has the sigmoid, and (1 + tanh z)/2 = sigmoid(2z). So
+needs the number `at % C` of the bias. Triton's own language has no tanh (NVIDIA's library has one, which the interpreter cannot call), but it has the
+sigmoid, and (1 + tanh z)/2 = sigmoid(2z). So
 GELU is z · sigmoid(2u), with u the same polynomial as in chapter 05.
 
 Numbers with 16 bits should be computed in 32 (chapter 10). The helper `wide` converts them. It leaves float64 as it is,
@@ -233,7 +234,7 @@ def wide(x):
 
 @triton.jit
 def gelu_gate(z):
-    """The sigmoid that GELU multiplies z with, by its tanh approximation: 2 √(2/π) (z + 0.044715 z³) in it."""
+    """What GELU multiplies z with in its tanh approximation: sigmoid(2 √(2/π) (z + 0.044715 z³)). 2 √(2/π) is 1.5957…"""
     return tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))
 
 
@@ -308,7 +309,8 @@ assert seen.nbytes / x.nbytes == predicted, "another number of bytes than predic
 
 # %% [markdown]
 r"""
-The count is the prediction, to the byte. Eagerly it was 20.
+The count is the prediction, to the byte. The nine eager operations of chapter 11 moved 20. The fair comparison is `F.gelu(x + bias)`, which is two
+operations and moves 4: one reads x and writes the sum, the other reads the sum and writes y. So our kernel saves about half.
 
 For training we need the derivative. With s = sigmoid(2u), the product rule gives s + z · s · (1 − s) · 2u′. The backward
 kernel computes z again from x, so nothing has to be kept but x and the bias. The gradient of the bias is a sum over rows.
@@ -471,7 +473,9 @@ assert len(seen.shared) == C, "the race was not found"
 # %% [markdown]
 r"""
 So a right result in the interpreter is not enough. The second law is: no two programs store to the same address. Our
-backward kernel obeys it. It stores dh, one row a program, and leaves the two sums over rows to PyTorch.
+backward kernel obeys it. It stores dh, one row a program, and leaves the two sums over rows to PyTorch. This is simple and has a price: the kernel
+asks for about five times the numbers of h, and the five operations of the sums move nine times as many. Triton's tutorial about layer normalization
+lets the kernel keep partial sums for this reason.
 """
 
 

@@ -7,7 +7,7 @@ and each of the 50,257 entries of the vocabulary. A batch of 8 texts of 1,024 to
 float32 they take 1.6 GB. From them the loss makes one number for each token, 8,192 in all. On the way PyTorch
 writes another tensor of 1.6 GB, the log-probabilities, and in the backward pass a third, the gradient.
 
-In this chapter we first write the loss as a kernel that keeps two numbers for each token. Then we go one step further and
+In this chapter we first write the loss as a kernel that stores two numbers for each token. Then we go one step further and
 never have all logits at once. This second version is plain PyTorch, so it also helps on a CPU, and here we can measure it.
 
 You need chapter 23 for the kernels, and chapter 12 for its online softmax.
@@ -420,9 +420,9 @@ In one piece the peak comes in the backward pass, with three tensors of the logi
 gradient, and the gradient of the logits. In chunks the peak comes at the end, when `backward` multiplies the gradient of the
 weight (8 MiB) into a new tensor. Smaller chunks would not lower it, because the chunk is gone by then.
 
-And the time? The chunks do the same products. They do not do less arithmetic, but they move less: a chunk of logits may
+And the time? The chunks do the same products, so they do not do less arithmetic. What they move is a trade. A chunk of logits may
 still be in a cache of the processor when it is needed again, and memory that was just freed is used again for the next
-chunk.
+chunk. But each chunk reads the weight again, and adds to the weight's gradient again. The smaller the chunks are, the more often this happens.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -789,6 +789,7 @@ To explore:
 ## Further reading
 
 - P.-L. Hsu et al., *Liger Kernel: efficient Triton kernels for LLM training*, 2024, §3.2 (FusedLinearCrossEntropy).
-- E. Wijmans et al., *Cut your losses in large-vocabulary language models*, 2024: the same idea in one kernel.
+- E. Wijmans et al., *Cut your losses in large-vocabulary language models*, 2024: kernels in which a block of logits never leaves
+  the fast memory, and which skip blocks whose probabilities are too small to count.
 - M. Milakov, N. Gimelshein, *Online normalizer calculation for softmax*, 2018.
 """

@@ -185,7 +185,8 @@ For the T4 it used no tensor core at all: thousands of `fma` do the products one
 but Triton 3.7.1 does not use them for this kernel. You could not have seen this from the result, only from the
 instructions.
 
-The weights of a tile are 64 · 64 exponentials, 32 for each of 128 threads. The rest of the `ex2` are those of `shrink`.
+The weights of a tile are 64 · 64 exponentials, 32 for each of 128 threads. The rest of the `ex2` are those of `shrink`: 4 a thread on the A100, and 32 on
+the T4 and the H100. There are only 64 numbers in `shrink`, so there most threads compute the same ones again.
 
 And in float32? The kernel asks for full precision, `input_precision="ieee"`. Tensor cores cannot give that.
 """
@@ -460,7 +461,8 @@ The exponentials agree. With 4 warps each thread computes 32 for the weights and
 threads: if they shared everything, each would have 16 and 16. It has 48, which is 32 and 16. The weights are computed twice.
 
 PyTorch's kernel, which is cuDNN's on this GPU (chapter 12b), took 48 µs. The operator of chapter 23c uses blocks of 32, which is the slowest
-choice here: it took 157 µs.
+choice here: it took 157 µs. With the backward pass the order is another one: on an H200, forward and backward together took 0.62 ms with blocks of 32,
+0.76 ms with 64 and 0.71 ms with 128.
 
 ## Checkpoint
 

@@ -2,8 +2,8 @@
 r"""
 # 24 · Llama: GPT-2 with six changes
 
-Download any open language model of today and look into its `config.json`. It will say `LlamaForCausalLM`,
-`Qwen3ForCausalLM` or a name of the same family. You may expect something new, but you know nearly all of it. There is a
+Download an open language model, for example Llama 3 or Qwen3, and look into its `config.json`. It will say `LlamaForCausalLM` or
+`Qwen3ForCausalLM`. Many others have a name of the same family. You may expect something new, but you know nearly all of it. There is a
 table of tokens, there are blocks of attention and MLP that add to a stream, and at the end there are a normalization
 and a head. Six things have changed since GPT-2, and each change has a few lines.
 
@@ -135,7 +135,7 @@ r"""
 The first two scores are equal, because the distance is 2 both times. The third differs, since the distance is 1.
 
 A head has more than two numbers, for example d = 64. RoPE takes them as d/2 pairs. Each pair turns at a speed of its
-own: the first by one radian a position, the last by almost 1/θ, with θ = 10,000 or more. It is like the hands of a clock: fast
+own: the first by one radian a position, the last by a little more than 1/θ, with θ = 10,000 or more. It is like the hands of a clock: fast
 pairs distinguish neighbours, and slow pairs distinguish far from near. The pairs are made of the first half and the second half of the numbers:
 number i and number i + d/2 belong together.
 """
@@ -803,7 +803,7 @@ checkpoint("24")
 r"""
 ## Where to go from here
 
-Three short sittings follow, and each can be read without the others. In 24b the trainer learns the second family, so that a Llama is
+Three sittings follow, and each can be read without the others. In 24b the trainer learns the second family, so that a Llama is
 a run with a file, checkpoints and adapters. 24c reads `tokenizer.model`, the file next to the weights of Llama 2. 24d goes
 back to BERT, which is made of GPT's blocks without the mask and has another task.
 

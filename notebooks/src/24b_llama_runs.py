@@ -542,7 +542,7 @@ for model in (new, adapting):
 
 # %% [markdown]
 r"""
-The run that we trained has a Llama with 4 heads of keys and values. Neither a GPT nor a Llama with 2 can begin with it. (The first sentence is chapter 17c's.)
+The run that we trained has a Llama with 4 heads of keys and values. Neither a GPT nor a Llama with 2 can begin with it.
 """
 
 # %%

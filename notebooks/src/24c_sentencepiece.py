@@ -10,8 +10,8 @@ ALBERT have such a file as well and call it `spiece.model`. (Llama 3 went back t
 In this sitting you learn to read such a file, byte by byte, and to tokenize with it. Three ideas are new. Spaces are
 ordinary letters. Merges follow scores, or a best path replaces them. The file format is *protobuf*, which you will meet in
 many places. We need no download: we make a small vocabulary from our stories, write it as SentencePiece would, and read it
-again. At the end the original library, where it is installed, must give the same ids. Our reader will read the files of Llama 2
-and Mistral. T5's and ALBERT's files also carry a table that changes letters, so it refuses them.
+again. At the end the original library, where it is installed, must give the same ids. Our reader is made for files like those of Llama 2
+and Mistral 7B. T5's and ALBERT's files also carry a table that changes letters, so it refuses them.
 """
 
 # %%
@@ -305,7 +305,9 @@ probabilities. So we alternate: cut with the scores that we have, count, take th
 round should make the best cuts more probable. (This is a simplification. The library counts *all* cuts, weighted by their
 probability. It also begins with many more pieces, and removes some of them between the rounds.) We begin with the counts of the BPE pieces.
 
-*Predict.* After four rounds, how many pieces do the stories have, in percent of BPE's?
+Note that both kinds have the same list of pieces here. Only the scores and the way of cutting differ.
+
+*Predict.* After four rounds, into how many pieces are the stories cut, in percent of BPE's?
 """
 
 # %%

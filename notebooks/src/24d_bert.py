@@ -271,7 +271,7 @@ After so few steps the *control* is ahead, and its lead grows from column to col
 shows no advantage of the right side on our stories.
 
 Both rows are slow. The last line is a model that knows nothing but how often each token occurs. After 300 steps, *both sides* is 1.2 nats below it.
-A likely reason is that only 15% of the tokens have a target. Chapter 24b's run, on another task and with other settings, had 1.6 nats
+A likely reason is that only 15% of the tokens have a target. Chapter 24b's run, on another task and with other settings, had 2.4 nats
 after a fifth of the tokens. We did not measure how much of this comes from the hiding. BERT was trained for 40 passes over 3.3 billion words
 (Devlin et al. 2018, appendix A.2).
 
@@ -415,6 +415,7 @@ The blocks are equally large. Almost all of the difference is the vocabulary: 30
 
 ## Loading published weights
 
+To use a published BERT on a text you also need its tokenizer, WordPiece, which this course does not build. Here we load the weights only.
 As in chapters 06 and 24, loading is a translation of names. Hugging Face keeps queries, keys and values of BERT in three matrices. Ours are the rows of one,
 so three tensors are stacked, one below the other.
 """

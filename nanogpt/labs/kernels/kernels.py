@@ -63,7 +63,7 @@ def wide(x):
 
 @triton.jit
 def gelu_gate(z):
-    """The sigmoid that GELU multiplies z with, by its tanh approximation: 2 √(2/π) (z + 0.044715 z³) in it."""
+    """What GELU multiplies z with in its tanh approximation: sigmoid(2 √(2/π) (z + 0.044715 z³)). 2 √(2/π) is 1.5957…"""
     return tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))
 
 
