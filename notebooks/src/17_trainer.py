@@ -299,7 +299,7 @@ The lid closes, and the contents of the memory are lost. What must be on the dis
 the weights, the optimizer's state (for each weight two moving averages, chapter 15), the stream's place in the data, and the number of the step. The model, the optimizer and the stream
 can each give their state as a dictionary, and `torch.save` writes dictionaries. Such a file is called a *checkpoint*. `save_checkpoint` writes it, and `resume` loads it into a new run.
 
-To test them, we save the run, load it into a second one, and let both make the next step.
+To test them, we save the run, load it into a second one, and let both make the next two steps.
 """
 
 
@@ -333,15 +333,16 @@ save_checkpoint(run)
 other = resume(new_run("first"))
 size = (run.folder / "checkpoint.pt").stat().st_size
 print(f"step {other.step}; {size / num_params(shape):.1f} bytes for each parameter")
-assert one_step(other) == one_step(run), "the loaded run makes another step than the one that was saved"
+for _ in range(2):  # a loss is computed before its update: only the second one shows the first update
+    assert one_step(other) == one_step(run), "the loaded run makes another step than the one that was saved"
 
 # %% [markdown]
 r"""
 `weights_only=True` matters. `torch.save` writes Python's pickle format, and a pickle can contain any program, which runs when the file is loaded. With this option
 PyTorch loads tensors and plain data only.
 
-Twelve bytes for each parameter are four for the weight and eight for AdamW's two averages. The loaded run makes the same next step as the one
-that was saved, to the last digit.
+Twelve bytes for each parameter are four for the weight and eight for AdamW's two averages. The loaded run makes the same two steps as the one
+that was saved, to the last digit. One step would not be enough: its loss is computed before AdamW's averages are used.
 
 ## The trainer
 
@@ -399,7 +400,7 @@ answer("17.1", seconds)
 
 # %% [markdown]
 r"""
-The screen had one line for each look. The file has all the steps, and we draw it.
+The screen had a line and a story for each look. The file has all the steps, and we draw it.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -9,9 +9,9 @@ was an easy case. In this sitting we look for the cases in which the simple chec
 2. The process is killed while it writes the file.
 3. The power fails just after the file was written.
 4. The disk returns other bits than those that were written.
-5. The file comes from a stranger, and it contains a program.
+5. The file comes from a stranger, and it contains a program. (Chapter 17 refuses it by `weights_only=True`. That is a filter in front of pickle, and up to PyTorch 2.5.1 it had a hole, CVE-2025-32434.)
 
-We first show each case and then repair it. Cases 1 and 4 are dangerous because nothing fails: the run goes on, the loss looks
+We show cases 1, 2 and 4 and then repair all five. Cases 1 and 4 are dangerous because nothing fails: the run goes on, the loss looks
 right, and yet it is another run. So it is not enough that a checkpoint loads. The law of this sitting is: a run that was saved and loaded makes the same steps as
 a run that was never stopped, equal to the last bit.
 """
@@ -221,7 +221,7 @@ answer("17b.2", apart)
 # %% [markdown]
 r"""
 A wrong place in the data or a wrong generator changes the first loss, because it changes the batch or the activations. A wrong step number, or lost averages, change only the second loss: they
-affect the *update*, and the loss of a step is computed before its update. So a test that makes a single step after loading would not find these two mistakes. None of the
+affect the *update*, and the loss of a step is computed before its update. So a test that compares one loss after loading does not find these two mistakes. None of the
 mistakes raises an error. The table lists everything that a long run must save:
 
 | what a step changes | its size | what happens if it is forgotten |
@@ -401,7 +401,7 @@ file is safe, because it is written under another name and renamed (chapter 03's
 How do we kill a process at every moment? Only changes to the disk matter, and Python announces each of them before it happens (`sys.addaudithook`). A child process listens, and kills itself
 before the first change. The next child kills itself before the second change, and so on. For each child we look at the newest checkpoint in the folder.
 
-*Predict.* `straight` writes four files. Each is opened under another name and then renamed. These are eight changes, and so nine moments, with the one after the last. After how many of these nine kills
+*Predict.* `straight` writes four files. Each is opened under another name and then renamed. These are eight changes (we do not count that its folder is made), and so nine moments, with the one after the last. After how many of these nine kills
 has the newest checkpoint only some of its files?
 """
 
@@ -505,9 +505,9 @@ show(figures.bits(moved), alt="Change of the loss over the flipped bit: the expo
 
 # %% [markdown]
 r"""
-The figure has a dot for each flip, and the red line is at 0.01 nats. Only dots of the exponent's highest bit are above it. If this bit is 0, flipping it multiplies the weight by $2^{128}$. Even then the
-loss does not always move: the weight may belong to a token that the batch does not contain. A flip of another bit cannot be seen in the loss, and yet the run continues as another run. We can find it only
-by comparing every byte. This is why the manifest holds the SHA-256 of each file, and one of itself. `fault` compares them with the files. `checkpoints` lists the checkpoints of a folder.
+The figure has a dot for each flip, and the red line is at 0.01 nats. In this figure only dots of the exponent's highest bit are above it (it has flips of matrices, not of gains and biases). If this bit is 0, flipping it multiplies the weight by $2^{128}$. Even then the
+loss does not always move: the weight may belong to a token that the batch does not contain. Six flips are few. With sixty of each bit, a flip of bit 25 or 26 shows now and then, too: it makes a weight 16 or 256 times
+as large. Most flips do not show at all, and yet the run continues as another run. We can find them only by comparing every byte. This is why the manifest holds the SHA-256 of each file, and one of itself. `fault` compares them with the files. `checkpoints` lists the checkpoints of a folder.
 
 We flip one bit in the middle of a file and ask `fault`.
 """
@@ -637,7 +637,7 @@ answer("17b.6", try_damages(as_left_by("07b", "weights").load_model))
 
 # %% [markdown]
 r"""
-None. The first two losses equal the right one in nearly all digits, because this model is hardly trained. On chapter 07's trained model the halved heads raise the loss from 0.592 to 0.740, and copied answers fall from 98% to 89%.
+None. The halved heads hardly change the loss, because this model is hardly trained. The flipped bit is the last one of a weight, and would not show in any model. On chapter 07's trained model the halved heads raise the loss from 0.592 to 0.740, and copied answers fall from 98% to 89%.
 Without the number from before the edit, you might take that for a shorter training. Such a fault is hard to find.
 
 So `save_model` wrote one number more into `config.json`: `sha256`, a hash of both files. `read_unchanged` reads the files, compares the hash, and looks for weights that are not finite.
@@ -763,7 +763,7 @@ grown("load_model", "17b")
 r"""
 ## Appendix: keeping the folder tidy
 
-The next two functions contain no new idea. You may skip them and read on at "The simple trainer, safe". `prune` deletes old checkpoints, since each of them takes twelve bytes a parameter. Deleting begins
+The next three functions keep the run's folder in order. Read what they do; you may skip their code and read on at "The simple trainer, safe". `prune` deletes old checkpoints, since each of them takes twelve bytes a parameter. Deleting begins
 with a rename, too, because a folder that is half deleted must not look like a checkpoint.
 """
 
@@ -984,5 +984,5 @@ To explore:
 - Rebello et al. 2020, *Can Applications Recover from fsync Failures?*, USENIX ATC.
 - Bairavasundaram et al. 2008, *An Analysis of Data Corruption in the Storage Stack*, FAST: how often a disk gives back other bits.
 - Hochschild et al. 2021, *Cores that don't count*, HotOS: the bits that the processor turns.
-- llm.c, `train_gpt2.cu`: a resume that is checked to be deterministic.
+- llm.c, `test_gpt2.cu`, its last part: a state is saved and loaded, and ten steps must give the same losses.
 """

@@ -833,7 +833,7 @@ r"""
 ## One dial
 
 If you try several sizes, you do not want to choose width, heads, learning rate and length each time. nanochat derives them all from the number of layers
-(`scripts/base_train.py`), and `--depth` does the same. The width is 64 n, with heads of 64 numbers, so that depth 12 is GPT-2 small.
+(`scripts/base_train.py`), and `--depth` does so with simpler rules. The width is 64 n, with heads of 64 numbers, so that depth 12 is GPT-2 small.
 
 *The rate.* Adam's update has the same size for every weight. A wider layer adds up more of these updates, so the rate should fall as 1/width (Yang et al. 2022). We begin with
 GPT-3's rate at GPT-2 small's width.
@@ -893,7 +893,9 @@ for width, theirs in zip(WIDTHS, THEIRS, strict=True):
 
 # %% [markdown]
 r"""
-Neither is exact. But 1/width stays within a factor of about 1.6 while the width becomes sixteen times as large. The root is 1.7 to 2.5 times too high everywhere except in the first row.
+Neither is exact. Measured from the first row, 1/width stays within a factor of about 1.6, and the root is 1.7 to 2.5 times too high. But the first row is an outlier. Measured from the second one, the root stays
+within a factor of 1.5 for all wider models, and 1/width ends 2.4 times too low. The best single power of all eight rows is about -0.77. And GPT-3's batch grows along with the width. So this table does not decide between the two.
+The theory speaks for 1/width. nanochat scales its AdamW rates with the root.
 
 ## Before it begins: memory
 
@@ -1021,7 +1023,7 @@ show(figures.dry_run(steps), alt="Time of a step over parameters: measured, and 
 # %% [markdown]
 r"""
 On a machine that does nothing else, the distance between the lines is the time that a roofline does not know: calls that take longer than their work, small products that fill no core, page faults
-(chapter 14 names the parts). The smaller the model, the larger their share.
+(chapter 14 names the parts). The smaller the model, the larger their share: the figure says by what factor each of the four misses the bound.
 
 Can a step be faster than the bound? Yes, if the bound was measured with something slower than the model's own work. There are three such cases. If other programs use the processor while the roofline is measured, the bound is too high, and the lines of the figure can cross. If all data of a model fit into the cache, its traffic
 is faster than chapter 09's copy. And on a CPU without bfloat16 units, PyTorch multiplies `a @ b` in bfloat16 several times as slowly as `a @ b.T`, which is what `nn.Linear` does. The dry run says so when
@@ -1133,7 +1135,7 @@ dry_run(load_config("tiny", ["data.dir=nowhere"]))
 r"""
 ## Checkpoint
 
-For GPT-2 small on one GPU the same command says days, before a day is spent.
+For GPT-2 small the same command says whether it takes hours or weeks, before an hour is spent: chapter 14b's H100 made 416,000 tokens a second, which is 6.7 hours for the ten billion tokens of `gpt2-124M`.
 """
 
 # %% tags=["nbval-ignore-output"]

@@ -686,7 +686,7 @@ This is the complete way: a file, a run, a trained model. The same call goes on 
 ## Which checkpoint?
 
 A run's folder holds several checkpoints. It would be tiresome to type the number of a step. So the commands `sample` and `eval` should accept the folder itself, for its newest checkpoint, and `runs/x/best` for the checkpoint with the lowest validation
-loss. `pick_checkpoint` turns such a name into the folder of one checkpoint.
+loss. (So far the trainer may have deleted that one. From 17e on it keeps it.) `pick_checkpoint` turns such a name into the folder of one checkpoint.
 
 Both commands read a model with chapter 08's `load`, so only this function has to grow. The rest of it is as before. `grown` shows the new lines.
 """
@@ -1013,7 +1013,7 @@ r"""
 ## Appendix: the command line
 
 Each command is a module with two functions: `parser()` says which options it has, and `run(args)` does the work. `python -m nanogpt NAME` finds the module in a table. A module is imported only when its command is
-given, so that help needs no PyTorch. The table names all commands of the course, and the help lists them with their chapters. One that is not written yet says so when it is called; `train` comes in 17e.
+given, so that the list of commands needs no PyTorch. The table names all commands of the course, and the help lists them with their chapters. One that is not written yet says so when it is called; `train` comes in 17e.
 
 All commands end in the same way, so that a script can rely on the exit code: 0 when all went well, 2 after one line that says what is wrong. A command may use 1 for an end that is no error: `plan` if the run does not fit (chapter 22), `train` if the run stopped early (17e).
 """
@@ -1175,7 +1175,7 @@ assert codes == [2, 2, 2, 128 + signal.SIGINT], f"exit codes {codes}"
 
 # %% [markdown]
 r"""
-The last code is 128 plus the number of the signal, which is 2 for Ctrl-C. A shell gives the same code to a program that a signal has ended, and a loop in a script stops at it.
+The last code is 128 plus the number of the signal, which is 2 for Ctrl-C. A shell gives the same code to a program that a signal has ended. A loop in a bash script does not stop by itself at such a code: write `|| break`, or `set -e` above it.
 
 ## Checkpoint
 """

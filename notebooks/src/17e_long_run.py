@@ -121,7 +121,7 @@ Our rate is a function of the number of updates, too: `learning_rate` of 17d is 
 
 ## How unusual is this loss?
 
-The gradient of a bad batch, for example a page of digits, can undo hours of work. To leave it out, the run must know which losses are usual. A fixed limit cannot tell: a loss of 4 is good at the beginning of a run, and later it is an alarm.
+The gradient of a bad batch, for example a page of digits, teaches the model the wrong thing. Clipping (chapter 15) makes such a gradient no longer than the others, but the update is still made. To leave it out, the run must know which losses are usual. A fixed limit cannot tell: a loss of 4 is good at the beginning of a run, and later it is an alarm.
 
 So the run remembers its last 128 losses, as llm.c does. When a new loss comes, it is compared with their mean. The distance is measured in standard deviations; statisticians call this number the
 z-score. A z-score of 1 is ordinary, and one of 6 is not. Here it is by hand, for 127 losses of 2.0 to 2.2 and for two new losses:
@@ -195,7 +195,7 @@ answer("17e.1", largest)
 
 # %% [markdown]
 r"""
-The million is 11.27 deviations from the mean, and a billion would be just as far. So 6, the usual limit of a trainer, is about half of the largest possible score.
+The million is 11.27 deviations from the mean, and a billion would be just as far. So 6, the limit that we use below, is about half of the largest possible score. (One script of llm.c has 7.)
 
 ## Which update is refused?
 
@@ -457,8 +457,8 @@ show(
 # %% [markdown]
 r"""
 Not all of them are left out, and the reason is arithmetic. The window takes in every value before it computes the value's score, also a bad one. (The window of llm.c, from which ours is taken, does the same.) No value among n can be further from their mean than $\sqrt{n-1}$
-deviations (Samuelson 1968), which is 11.3 for 128. If k of the values are equal spikes, each of them is $\sqrt{(n-k)/k}$ deviations from the mean: 11.3 for one spike, 7.9 for two, 6.5 for three, and 5.6 for four. The norms above come close to these numbers. So the first spikes hide the
-later ones. With a limit of 6, a run can leave out at most three equal spikes in 128 steps. From the fourth on, the model learns the garbage, and its loss on garbage falls. If a run meets more bad batches than that, it has a
+deviations (Samuelson 1968), which is 11.3 for 128. If k of the values are equal spikes, each of them is $\sqrt{(n-k)/k}$ deviations from the mean: 11.3 for one spike, 7.9 for two, 6.5 for three, and 5.6 for four. The norms above come close to these numbers. The losses do not: none of them reaches 6. Their window still holds the first losses of the run, near 7, so its deviation is large; only the norm finds these batches. And the
+first spikes hide the later ones. With a limit of 6, a run can leave out at most three equal spikes in 128 steps. From the fourth on, the model learns the garbage, and its loss on garbage falls. If a run meets more bad batches than that, it has a
 problem that skipping does not solve.
 
 The files with the refused batches help to find the problem. We decode the first tokens of one:
@@ -518,7 +518,7 @@ assert alone[:3] == careless[:3] and alone[3] != careless[3], "a look after step
 r"""
 From the fourth loss on the run is another one. The look has drawn one number, so dropout gets other numbers from then on. The losses are not worse. But the run depends on how often somebody looked at it, and a second run with other looks is not comparable with it.
 
-So a look follows two rules. First, it puts the states of the random generators back. Second, it uses the plain model and not the compiled one, because `torch.compile` would compile the model again for every new length of text.
+So a look follows two rules. First, it puts the states of the random generators back. Second, it uses the plain model and not the compiled one, because `torch.compile` would compile the model once more, for texts of other lengths and without gradients. This takes longer than the look.
 
 `validate` and `write_sample` are two looks. `validate` measures the loss with `held_loss`, and remembers the step with the lowest one. A lab may replace `held_loss`, and also `whole_model`, if the model is not in one piece (part V). `write_sample` prints the sample and writes it to a file in `samples/`; it is no longer part of the step's line. `due_looks` finds the looks that are due after a step, and `look` now takes this list and makes them. A lab can add a look to the list `run.looks`.
 """
@@ -996,7 +996,7 @@ answer("17e.4", exit_code(run))
 
 # %% [markdown]
 r"""
-It is 143, which is 128 plus 15. A shell gives the same code to a process that a signal has ended. So the script does not sample from an unfinished run, and a script that trains one seed after the other can stop, too. After Ctrl-C (signal 2) the code is 130. After the file `stop` and the time limit it is 1. So 0 says that the run is finished, and nothing else does.
+It is 143, which is 128 plus 15. A shell gives the same code to a process that a signal has ended. So the script does not sample from an unfinished run, and a script that trains one seed after the other can stop, too, if it asks for it (`|| break`). After Ctrl-C (signal 2) the code is 130. After the file `stop` and the time limit it is 1. So 0 says that the run is finished, and nothing else does.
 
 The same call goes on with the run, and this time nobody stops it:
 """
@@ -1154,7 +1154,7 @@ To explore:
 
 ## Further reading
 
-- Chowdhery et al. 2022, *PaLM*, §5.1: loss spikes in a large run, and batches that were skipped.
+- Chowdhery et al. 2022, *PaLM*, §5.1: loss spikes in a large run. The same batches, read from an earlier checkpoint, gave no spike, so bad data alone were not the cause. The remedy was to go back about 100 steps and to leave out 200 to 500 batches.
 - Samuelson 1968, *How Deviant Can You Be?*, JASA 63: no value of n is further than $\sqrt{n-1}$ deviations from their mean.
 - llm.c, `outlier_detector.h`: z-scores and skipped updates.
 - Micikevicius et al. 2018, *Mixed Precision Training*, §3.2: why a step that overflows is no error.

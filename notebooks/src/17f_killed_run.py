@@ -285,7 +285,7 @@ assert above["nothing"] == 0, "what is loaded is not what was saved"
 
 # %% [markdown]
 r"""
-No error is raised, and no single loss looks wrong. A forgotten place in the data can even look like progress, since batches that were seen before have a lower loss. Only the comparison with a run
+No error is raised, and nobody who sees only the new losses would notice. For AdamW the second loss after the break is the worst one, and the gap closes slowly, because new averages have to be collected. A forgotten place in the data can even look like progress, since batches that were seen before have a lower loss. Only the comparison with a run
 that was not stopped shows the mistake. For this reason the tests make this comparison.
 
 ## Longer than planned
@@ -317,8 +317,10 @@ for last in (STEPS, HALF):
 
 # %% [markdown]
 r"""
-From the end, the rate jumps from a low value to a high one. No schedule has such a jump. From the middle nothing jumps: the first 30 steps are those of a run of 120 steps. So keep a checkpoint from the constant part. To extend the run, go back to this checkpoint: move the later checkpoints away and start again with more steps.
-Only the steps after this checkpoint are made again, so take the last checkpoint before the decay. The decay then happens only once, at the end.
+From the end, the rate jumps from a low value to a high one. No schedule has such a jump, so the result is a run that no plan describes. From the middle nothing jumps: the first 30 steps are those of a run of 120 steps. If the
+longer run must be the one that you would have planned, keep a checkpoint from the constant part and go back to it: move the later checkpoints away and start again with more steps. The steps after this checkpoint are made
+again, so take the last one before the decay. This has a price: the steps of the first decay are thrown away. If you only want a lower loss for the same number of further steps, compare both ways; in our trials with this model going on
+from the end was better.
 
 ## How often should a run be saved?
 
@@ -386,7 +388,7 @@ block.unlink()
 
 # %% [markdown]
 r"""
-Each part grows with the model. A checkpoint of 124 million parameters has 1.5 GB, which go through all five of them. In runs on many machines, people only wait for the copy to the CPU. The run goes on, and the other parts happen in the background.
+Here the disk itself, the flush, is not the largest part: most of the time goes into writing the block and joining it. (Another disk may differ.) Each part grows with the model. A checkpoint of 124 million parameters has 1.5 GB, which go through all five of them. In runs on many machines, people only wait for the copy to the CPU (`torch.distributed.checkpoint.async_save`). The run goes on, and the other parts happen in the background.
 """
 
 # %% [markdown]
@@ -580,5 +582,5 @@ r"""
 - Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*, CACM 17(9).
 - Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.3.4: what interrupted 54 days on 16,384 GPUs.
 - Hu et al. 2024, *MiniCPM*, §4: the schedule wsd, and runs that are extended from its constant part.
-- llm.c, `train_gpt2.cu`: a resume that is checked to be deterministic.
+- llm.c, `test_gpt2.cu`, its last part: a state is saved and loaded, and ten steps must give the same losses.
 """
