@@ -197,9 +197,10 @@ def facts(rows: dict[str, dict], nothing: dict[str, float]) -> plt.Figure:
         [rows[kind]["nats"] for kind in kinds],
         [rows[kind]["nats"] / rows[kind]["times"] for kind in kinds],
     )
-    for ax, values, what in zip(axes, bars, ("nats a story", "nats each time")):
+    guesses = [nothing[kind] for kind in kinds if kind in nothing]
+    for ax, values, more, what in zip(axes, bars, ([], guesses), ("nats a story", "nats each time")):
         ax.barh(range(len(kinds)), values, color="C0")
-        ax.set(xlabel=what, xlim=(0, 1.2 * max(*values, 0.1)))
+        ax.set(xlabel=what, xlim=(0, 1.1 * max(*values, *more, 0.1)))
         ax.grid(axis="y", visible=False)
     for i, kind in enumerate(kinds):
         if kind in nothing:
