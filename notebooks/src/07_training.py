@@ -511,7 +511,7 @@ for kind, share in baseline.items():
 r"""
 The bigram always says the word that came most often after the token before. This is a low bar. Is there a rule that answers better and does
 not know who owns what? A rule looks at the number words that the story has said so far, and picks one of them. Here are eight ways to pick. The last line
-chooses among them: it has seen 5,000 other stories, and takes the way that was right most often in the same situation. A *situation* is how many answers came before, how
+of the output chooses among them: it has seen 5,000 other stories, and takes the way that was right most often in the same situation. A *situation* is how many answers came before, how
 many words the story has before its first number, and the words of the sentence, without the names, the pronouns and everything that varies.
 """
 
@@ -613,7 +613,7 @@ for step in range(30):
 
 # %% [markdown]
 r"""
-The rate is measured in units of weights. Most weights of this model begin near 0.02. A rate of 0.0005 changes them by a fortieth in the
+The rate is measured in units of weights. Most weights of this model begin with a size of about 0.02. A rate of 0.0005 changes them by a fortieth in the
 first step, and a rate of 0.2 would change them by ten times their size. `fused=True` asks for a faster version of the same update.
 
 ## The rate falls
@@ -748,7 +748,7 @@ for start in (5, 50, 120):
 
 # %% [markdown]
 r"""
-The product of two positions depends on their distance alone, so a head that looks one token back can look so everywhere. Does all this help? A batch learned by heart would
+The product of two positions depends on their distance alone, so no position is special. A head that has learned to look one token back at one place can do it everywhere, by the fixed turn. Does all this help? A batch learned by heart would
 not answer this, as we have seen. We make two short runs, and measure their loss on new stories.
 """
 
@@ -870,7 +870,7 @@ print("the grammar can make the last story:", bool(readings(written[steps])))
 
 # %% [markdown]
 r"""
-If it cannot, find out why: which number, owner or thing contradicts an earlier one?
+If it cannot, find out why: which number, name, thing or toy contradicts an earlier one?
 
 ## How close is it?
 
@@ -910,7 +910,7 @@ print(f"floor: {faults['floor']:.3f}")
 # %% [markdown]
 r"""
 Models that were trained on wrong targets fail on the right ones: their loss is higher than that of an untrained model. The model without a mask sees the token that it
-is asked for. It needs some hundred steps to find out, and then it gets far below the floor. No curve looks better than this one, and only somebody who knows the floor can
+is asked for. It needs a few hundred steps to find out, and then it gets far below the floor. No curve looks better than this one, and only somebody who knows the floor can
 see that it is impossible. This is why a known floor is worth a chapter.
 
 The model is trained. The appendix saves it, and chapter 07b looks at what it has learned.

@@ -747,7 +747,7 @@ was introduced, and every number is what it must be.
 We take the first sentences of 200 unseen stories, and each way of choosing continues all of them, in one batch. Temperature 0 is
 greedy. This needs some 20,000 tokens for each way, so it is the cache and the batch that make the experiment quick.
 
-*Predict.* How many percent of the stories are right at temperature 1, which is the model as it is? And with greedy decoding?
+*Predict.* What percentage of the stories is right at temperature 1, which is the model as it is? And with greedy decoding?
 """
 
 # %%
@@ -798,9 +798,9 @@ for name in WAYS:
 
 # %% [markdown]
 r"""
-Greedy decoding tells one story. The openings differ, but then the likeliest plot wins nearly every time, even if it is only
+Greedy decoding tells one story. The openings differ, but then the likeliest plot wins in three of four stories, even if it is only
 a little likelier than the others. Everything else that the model could tell is lost. This is called **mode collapse**. So the bar of greedy
-decoding does not say how often the model is right. It says how often the model is right about *one* plot, asked again and
+decoding does not say how often the model is right. It says mostly how often the model is right about *one* plot, asked again and
 again.
 
 Why is this plot so seldom right? It ends with the sum of the two numbers, so one might blame the arithmetic. This can be tried: in each

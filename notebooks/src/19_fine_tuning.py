@@ -97,7 +97,7 @@ CHANGE = {
 
 # %% [markdown]
 r"""
-Within a block `with retold(CHANGE):` the grammar tells stories of the new town. Behind the block it is the old one again.
+Within a block `with retold(CHANGE):` the grammar tells stories of the new town. After the block it is the old one again.
 
 `hold_out` tells stories that no model has read, and returns their tokens and their exact floor. We do this once in each town.
 """
@@ -257,7 +257,7 @@ for which, model in {"before": base, "after": tuned}.items():
 # %% [markdown]
 r"""
 Two thirds of the loss are the pronouns and verbs, and nearly a tenth the first names: there the towns contradict each other. But most of the rest is paid for names that are in the text already, where they agree. Look at the last number but one as well: before any training, the model paid 5 nats for the repeated names
-of an old story, and 46 for those of a new one. So it had never learned to "repeat a name". It had learned to repeat girls' names in the places of girls.
+of an old story, and 46 for those of a new one. So it had never learned to "repeat a name". It seems to have learned to repeat girls' names in the places of girls.
 
 The answers show the same. The copied numbers are bound to *her* and *his*, as in both towns, and all of them are still right. Of the computed numbers fewer are right than before, although both towns add and subtract in the same way.
 
