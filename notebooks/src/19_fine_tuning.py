@@ -202,7 +202,7 @@ fine_tune(tuned, batches(new_folder), FULL, on_step=watch)
 runs = {"all weights": excess(tuned)}
 show(
     figures.adapting(history),
-    alt="Above the floor against steps: new stories fall from two nats to a tenth, old ones rise from nearly none to well over half a nat.",
+    alt="Above the floor against steps: new stories fall from one and a half nats to a tenth, old ones rise from nearly none to well over half a nat.",
 )
 answer("19.2", runs["all weights"]["old"])
 
