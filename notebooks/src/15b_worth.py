@@ -267,8 +267,8 @@ print(f"seeds differ by {np.ptp(with_it):.3f} from the best to the worst")
 
 # %% [markdown]
 r"""
-Look at the columns. The largest difference is four times the smallest, so one pair of runs would have told us whatever its seed happened to say. And a comparison of two runs with *different* seeds
-would mostly compare the seeds: the run without clipping and seed 1 (1.139) is better than the run with clipping and seed 0 (1.204). So two rules:
+Look at the columns. The largest difference is nine times the smallest, so one pair of runs would have told us whatever its seed happened to say. And a comparison of two runs with *different* seeds
+would mostly compare the seeds: the run without clipping and seed 1 (1.333) is better than the run with clipping and seed 0 (1.437). So two rules:
 
 1. **Compare in pairs.** Both runs of a pair have the same first weights and read the same rows in the same order. What the seed does to both of them cancels in their
    difference.
