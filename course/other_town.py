@@ -1,4 +1,4 @@
-"""For chapter 19: the grammar's other lines, for the length of a block."""
+"""For chapters 07b and 19: the grammar with other lines, for the length of a block."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -21,7 +21,7 @@ def curves(runs: list[dict], floor: float, law=None) -> plt.Figure:
     ticks = [0.6, 0.8, 1, 1.5, 2, 2.5]
     ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
-    ax.set(xlabel="tokens read", ylabel="held-out loss [nats a token]", ylim=(0.5, 2.9))
+    ax.set(xlabel="tokens read", ylabel="held-out loss [nats a token]", ylim=(0.45, 2.9))
     ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return fig
 

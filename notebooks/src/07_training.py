@@ -721,22 +721,21 @@ the position, fast for small i and slowly for large i. Then one step back is the
 
 # %%
 #| export
-#| blank scale_init: each matrix times the factor, in place; then wpe becomes [sin | cos] of position × speed, times √8 · 0.02 · factor
+#| blank scale_weight: of a narrow model, wpe becomes √8 · 0.02 · [sin | cos] of position × speed; then each matrix × √(768 / C)
 @torch.no_grad()
-def scale_init(model: GPT) -> GPT:
-    """First weights for a model narrower than GPT-2: matrices × √(768 / n_embd), positions as waves. Returns the model.
+def scale_weight(name: str, p: Tensor, C: int) -> None:
+    """In place, in models narrower than 768: wpe to waves (Vaswani et al. 2017, §3.5), then matrices × √(768 / C) (Glorot and Bengio 2010)."""
+    if C < 768 and name == "transformer.wpe.weight":  # waves twice as large as N(0, 0.02²)
+        angles = torch.arange(len(p))[:, None] * 10_000.0 ** (-torch.arange(0, C, 2) / C)  # (T, C / 2)
+        p.copy_(math.sqrt(8) * 0.02 * torch.cat([angles.sin(), angles.cos()], 1)[:, :C])
+    if C < 768 and p.dim() == 2:
+        p *= math.sqrt(768 / C)
 
-    A signal has the size σ√n_embd (Glorot and Bengio 2010, §4.2). The waves are those of Vaswani et al. 2017, §3.5.
-    """
-    C = model.config.n_embd
-    if C >= 768:
-        return model
+
+def scale_init(model: GPT) -> GPT:
+    """`scale_weight` for all weights of a new model, which is returned."""
     for name, p in model.named_parameters():
-        if name == "transformer.wpe.weight":
-            angles = torch.arange(len(p))[:, None] * 10_000.0 ** (-torch.arange(0, C, 2) / C)  # (T, C / 2)
-            p.copy_(math.sqrt(8) * 0.02 * torch.cat([angles.sin(), angles.cos()], 1)[:, :C])
-        if p.dim() == 2:
-            p *= math.sqrt(768 / C)
+        scale_weight(name, p, model.config.n_embd)
     return model
 
 

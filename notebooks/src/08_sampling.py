@@ -786,7 +786,7 @@ gives things away, trades them, loses them, hides them, and so on. How many of t
 # %% tags=["nbval-ignore-output"]
 show(
     figures.plots_told(written | {"the corpus": [story.text for story in told]}),
-    alt="For each way of choosing, the shares of the seven plots; at low temperatures one has nearly all.",
+    alt="For each way of choosing, the shares of the seven plots; at low temperatures one has most of them.",
 )
 plots = [figures.plot_of(text) for text in next(iter(written.values()))]  # of the first way
 favourite = max(set(plots), key=plots.count)

@@ -46,7 +46,7 @@ for story in told:
     ids += [*tokenizer.encode(story.text), eot]
 held = np.array(ids)
 floor = floor_per_token(told, tokenizer)
-config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=96, n_layer=1, n_head=4, n_embd=64)
+config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=128, n_layer=1, n_head=4, n_embd=64)
 print(f"{steps} steps of {B} rows; a perfect reader has a loss of {floor:.3f} nats")
 
 # %% [markdown]
@@ -267,8 +267,8 @@ print(f"seeds differ by {np.ptp(with_it):.3f} from the best to the worst")
 
 # %% [markdown]
 r"""
-Look at the columns. The largest difference is nine times the smallest, so one pair of runs would have told us whatever its seed happened to say. And a comparison of two runs with *different* seeds
-would mostly compare the seeds: the run without clipping and seed 1 (1.333) is better than the run with clipping and seed 0 (1.437). So two rules:
+Look at the columns. All four pairs say that clipping helps, but not by how much: 0.26 to 0.42 nats. Where an effect is smaller than this spread, a single pair may have the wrong sign. And a comparison of two runs with *different* seeds
+would mix the difference of the seeds into the result. So two rules:
 
 1. **Compare in pairs.** Both runs of a pair have the same first weights and read the same rows in the same order. What the seed does to both of them cancels in their
    difference.
@@ -357,8 +357,8 @@ How to read a row: the first interval compares at the one rate that is best for 
 and the second is not, the ingredient buys a larger rate and nothing else. Where both exclude zero, the ingredient is worth something in itself. Where both contain zero, these runs cannot decide; it does not mean
 that the ingredient does nothing.
 
-Three ingredients are worth something here: warm-up 0.24 nats, clipping 0.12, and an end at a tenth instead of zero 0.07. Two changes would make the recipe better: the stable–decay schedule in place of the cosine, by 0.07, and Muon, by 0.24 at a rate of 0.04. That is the largest rate
-that was tried, so its best one may be larger still. The betas matter little (0.02). Weight decay, the groups and the falling rate decide nothing in runs of this length, and for the scale of the first weights the interval is too wide to say. All but Muon are best at the recipe's own rate, so the two intervals of their rows are the same.
+Three ingredients are worth something here: clipping 0.31 nats, warm-up 0.24 even at its own best rate, and an end at a tenth instead of zero 0.07. Two changes would make the recipe better: the stable–decay schedule in place of the cosine, by 0.09, and Muon, by 0.26 at a rate of 0.04. That is the largest rate
+that was tried, so its best one may be larger still. The betas, weight decay, the groups, the falling rate and the scale of the first weights decide nothing in runs of this length.
 
 Three warnings. The best rate was chosen with the same runs that are then compared, which flatters both sides a little. The model is small and the runs are short: weight decay takes about a tenth
 off a weight in so few steps, so a run a hundred times as long may answer differently. And a table with this many intervals may have one that leaves out zero by chance.

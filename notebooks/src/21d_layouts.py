@@ -981,9 +981,7 @@ Whether the number of processes fits is asked before they meet, by `check_ranks`
 #| export
 from nanogpt import build, trainer
 from nanogpt.checkpoint import is_in_parts
-from types import SimpleNamespace
-
-from nanogpt.training import scale_init
+from nanogpt.training import scale_weight
 
 
 def check_ranks(config: Config, ranks: Ranks) -> None:
@@ -1000,9 +998,9 @@ A model in parts is made part by part. Only a model that a run begins with (`ini
 # %%
 #| export
 def scaled(weights, shape: GPTConfig) -> Iterator[tuple[str, Tensor]]:
-    """Chapter 07's first weights, one complete tensor at a time: `scale_init` asks a model for no more than these two things."""
+    """Chapter 07's first weights, one complete tensor at a time."""
     for name, x in weights:
-        scale_init(SimpleNamespace(config=shape, named_parameters=lambda name=name, x=x: [(name, x)]))
+        scale_weight(name, x, shape.n_embd)
         yield name, x
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,6 +140,20 @@ def test_the_same_number_goes_on_bit_for_bit_with_dropout_too(config, tmp_path):
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(who, config):
     assert in_runs(fit_and_stop, 2, config(), 7, who, "signal") == [7, 7]
     assert checkpoint.latest(config().run.dir).name == "step_000007"
+
+
+def stop_with_a_slow_disk(ranks: Ranks, config) -> str | None:
+    """Rank 1 gets a signal, and rank 0 takes a second to write; the newest checkpoint when this rank leaves the run."""
+    save = trainer.save
+    trainer.save = lambda *args: (time.sleep(1.0), save(*args))
+    fit_and_stop(ranks, config, 7, 1, "signal")
+    newest = checkpoint.latest(config.run.dir)
+    return newest and newest.name
+
+
+def test_no_rank_leaves_before_the_checkpoint_is_written(config):
+    """torchrun gives the others 30 s when a rank has ended, and then kills them."""
+    assert in_runs(stop_with_a_slow_disk, 2, config()) == ["step_000007"] * 2
 
 
 def nan_on_rank_1(ranks: Ranks, config) -> tuple:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -25,7 +24,7 @@ from nanogpt.files import save_json
 from nanogpt.model import GPT, GPTConfig, init_weight
 from nanogpt.optim import decay_groups
 from nanogpt.precision import autocast
-from nanogpt.training import scale_init
+from nanogpt.training import scale_weight
 from nanogpt.weights import WEIGHTS, save_model
 
 
@@ -276,9 +275,9 @@ def check_ranks(config: Config, ranks: Ranks) -> None:
 
 
 def scaled(weights, shape: GPTConfig) -> Iterator[tuple[str, Tensor]]:
-    """Chapter 07's first weights, one complete tensor at a time: `scale_init` asks a model for no more than these two things."""
+    """Chapter 07's first weights, one complete tensor at a time."""
     for name, x in weights:
-        scale_init(SimpleNamespace(config=shape, named_parameters=lambda name=name, x=x: [(name, x)]))
+        scale_weight(name, x, shape.n_embd)
         yield name, x
 
 
