@@ -732,6 +732,8 @@ def scale_weight(name: str, p: Tensor, C: int) -> None:
         p *= math.sqrt(768 / C)
 
 
+# %%
+#| export
 def scale_init(model: GPT) -> GPT:
     """`scale_weight` for all weights of a new model, which is returned."""
     for name, p in model.named_parameters():
