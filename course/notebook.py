@@ -1,6 +1,7 @@
 """What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `grown`, `as_left_by`, `as_module`,
-`predict`, `answer`, `predictions`."""
+`check`, `predict`, `answer`, `predictions`."""
 
+import contextlib
 import importlib
 import io
 import sys
@@ -14,14 +15,26 @@ from IPython.display import display
 from course.colab import is_colab, save_shown
 from course.package.blank import say_turn
 from course.package.cells import exported_cells
-from course.package.checkpoint import checkpoint_chapter
+from course.package.checkpoint import TestsFail, checkpoint_chapter
 from course.package.grown import as_html, difference
+from course.package.tutor import NotRight, blanks_of
+from course.package.tutor import check as check_blank
 from course.parts import run_parts_again
 from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
 from course.states.started import not_built_yet
 
-__all__ = ["answer", "as_left_by", "as_module", "checkpoint", "grown", "predict", "predictions", "show"]
+__all__ = [
+    "answer",
+    "as_left_by",
+    "as_module",
+    "check",
+    "checkpoint",
+    "grown",
+    "predict",
+    "predictions",
+    "show",
+]
 
 plt.rcParams.update(
     {
@@ -80,6 +93,26 @@ def checkpoint(chapter: str) -> None:
         print("\n".join(checkpoint_chapter(chapter, executed, BY_ID)))
     except OSError as error:  # a full disk, a folder that cannot be written
         raise CourseError(plainly(error)) from None
+    except TestsFail as error:
+        raise CourseError(f"{not_right(chapter)}{error}") from None
+
+
+def check(chapter: str, name: str) -> None:
+    """Say whether a blank's body, as it was run last, is right; if it is not, what was expected and what came."""
+    check_blank(chapter, name, get_ipython().user_ns)
+
+
+def not_right(chapter: str) -> str:
+    """What the tutor says of the first of a chapter's blanks that is not right, if one is not."""
+    for name in blanks_of(chapter) if get_ipython() else ():
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                check(chapter, name)
+        except NotRight as error:
+            return f"{error}\n\n"
+        except Exception:  # the tests' own words must do
+            continue
+    return ""
 
 
 def show(fig, alt: str | None = None, handle=None) -> None:

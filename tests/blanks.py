@@ -24,7 +24,8 @@ ENVIRONMENT = {EXECUTED: "1", "NANOGPT_DEVICE": "cpu", "NANOGPT_SCALE": "ci"}
 
 def stops(nb, name: str, folder=NOTEBOOKS, env: dict | None = None) -> dict[str, tuple[int, list[str]]]:
     """Blank → the cell that fails when it is empty, counted from 1, and what that cell says; (0, []) if none fails."""
-    exported = {int(re.search(r"\d+$", cell.where)[0]) - 1: cell for cell in exported_cells(nb, name)}
+    ids = [cell.id for cell in nb.cells]
+    exported = {ids.index(cell.id): cell for cell in exported_cells(nb, name)}
     cells = [i for i, cell in enumerate(nb.cells) if cell.cell_type == "code" and not ends(cell.source)]
     client = NotebookClient(
         nb,

@@ -15,6 +15,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 from course.files import notebook_bytes, read_notebook, write_atomically
 from course.notebooks.source import METADATA, cell_lines, notebook_from_source
+from course.package.cells import places
 from course.package.remedies import remedy
 from course.paths import ASIDE, EXECUTED, NOTEBOOKS, CourseError, relative, source_path
 
@@ -93,20 +94,20 @@ def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> No
         if isinstance(error, DeadKernelError | CellTimeoutError):
             why = "does not end" if isinstance(error, CellTimeoutError) else "ends Python (out of memory?)"
             text = "\n".join(indent(nb.cells[at[0]].source.splitlines()[:12]))
-            raise CourseError(f"{name}, cell {at[0] + 1} {why}:\n{text}") from None
+            raise CourseError(f"{places(nb.cells, name)[at[0]]} {why}:\n{text}") from None
         raise
 
 
 def describe_failure(nb: nbformat.NotebookNode, name: str) -> str:
-    """Which cell failed, its text, and its error. Cells are counted from 1."""
-    number, cell, output = next(
-        (i, cell, out)
-        for i, cell in enumerate(nb.cells, 1)
+    """Which cell failed, its text, and its error."""
+    where, cell, output = next(
+        (where, cell, out)
+        for where, cell in zip(places(nb.cells, name), nb.cells)
         for out in cell.get("outputs", [])
         if out.output_type == "error" and "raises-exception" not in cell.metadata.get("tags", [])
     )
     trace = ANSI.sub("", "\n".join(output.traceback)).splitlines()[-20:]
-    lines = [f"{name}, cell {number} fails:", *indent(cell.source.splitlines()[:12]), "", *indent(trace)]
+    lines = [f"{where} fails:", *indent(cell.source.splitlines()[:12]), "", *indent(trace)]
     said = remedy(f"{output.get('ename')}: {output.get('evalue')}")
     return "\n".join([*lines, "", said] if said else lines)
 

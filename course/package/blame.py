@@ -72,10 +72,8 @@ def likely_cell(
 
 
 def described(cell: ExportedCell, number: int) -> str:
-    """`04_attention.ipynb, cell 19 (attention_weights)`; further ones without the notebook's name."""
-    names = [name for name in cell.names() if "." not in name] or cell.names()
-    where = cell.where if number == 0 else cell.where.split(", ")[-1]
-    return f"{where} ({', '.join(names[:2])})" if names else where
+    """`04_attention.ipynb, attention_weights under "Why divide by √d?"`; further ones without the notebook's name."""
+    return cell.where if number == 0 else cell.where.partition(", ")[2]
 
 
 def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> list[ExportedCell]:

@@ -1,37 +1,19 @@
 """`#| blank attention_weights: A hint.` in an exported cell: a function whose body a student writes.
 
-The committed notebooks have the bodies. `handed_out` takes them away and leaves the signature, the docstring and
+The committed notebooks have the bodies. `handed_out` (hand_out.py) takes them away and leaves the signature, the docstring and
 
-    raise NotImplementedError("your turn: attention_weights: A hint.")
+    raise NotImplementedError("your turn: attention_weights")
 
 A cell that calls it says that sentence and nothing else (`say_turn`), and so does the checkpoint (`refuse_empty`).
 """
 
 import ast
-import copy
-import json
 
-from course.package.cells import ExportedCell, exported_cells, functions
+from course.package.cells import ExportedCell, functions
 from course.package.export import first_line
 from course.paths import CourseError
 
 TURN = "your turn: "
-
-
-def handed_out(nb, name: str = "notebook"):
-    """The notebook as a student gets it who writes the blanks: without their bodies, and without outputs.
-
-    All outputs go, since they show what the functions return. Cells keep their ids. name: for messages.
-    """
-    nb = copy.deepcopy(nb)
-    by_place = {f"{name}, cell {number}": cell for number, cell in enumerate(nb.cells, 1)}
-    for exported in exported_cells(nb, name):
-        cell = by_place[exported.where]
-        cell.source = emptied(cell.source, exported, list(exported.blanks))
-    for cell in nb.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-    return nb
 
 
 def emptied(source: str, exported: ExportedCell, names: list[str]) -> str:
@@ -41,9 +23,7 @@ def emptied(source: str, exported: ExportedCell, names: list[str]) -> str:
     for name, node in reversed(functions(exported.tree)):
         if name in names:
             begin, end = body_lines(node, lines, f"{exported.where}: {name}")
-            hint = f": {exported.blanks[name]}" if exported.blanks[name] else ""
-            text = json.dumps(f"{TURN}{name}{hint}", ensure_ascii=False)
-            lines[begin:end] = [f"{' ' * node.body[-1].col_offset}raise NotImplementedError({text})"]
+            lines[begin:end] = [f'{" " * node.body[-1].col_offset}raise NotImplementedError("{TURN}{name}")']
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 import ast
 import itertools
 import json
+import re
 import warnings
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,6 +13,11 @@ from course.package.directives import Head, read_head
 from course.paths import CourseError
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+HEADING = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
+DEFINED = re.compile(
+    r"^(?:async )?(?:def|class) (?P<name>\w+)(?:\((?P<base>\w+)\):(?:\n.*)*?\n    def (?P<method>\w+))?",
+    re.MULTILINE,
+)
 ONLY = "an exported cell holds definitions, imports and assignments of names only"
 
 
@@ -76,12 +82,32 @@ def continues_itself(node: ast.stmt) -> bool:
 
 
 def heads(nb, name: str) -> list[tuple[str, Head]]:
-    """What the directives of each code cell say, and where it stands; cells are counted from 1."""
-    return [
-        (f"{name}, cell {number}", read_head(cell.source, f"{name}, cell {number}"))
-        for number, cell in enumerate(nb.cells, 1)
-        if cell.cell_type == "code"
+    """What the directives of each code cell say, and where it stands."""
+    cells = zip(nb.cells, places(nb.cells, name))
+    return [(where, read_head(cell.source, where)) for cell, where in cells if cell.cell_type == "code"]
+
+
+def places(cells, name: str) -> list[str]:
+    """How a message names each cell, since JupyterLab shows no numbers: `04_attention.ipynb, head_size under "Many heads"`."""
+    found, under = [], ""
+    for cell in cells:
+        if cell.cell_type == "markdown" and (headings := HEADING.findall(cell.source)):
+            under = f' under "{headings[-1]}"'
+        found.append(f"{name}, {called(cell)}{under}")
+    return found
+
+
+def called(cell) -> str:
+    """What a cell defines first, or else the line that it begins with."""
+    if cell.cell_type != "code":
+        return "the text"
+    if found := DEFINED.search(cell.source):
+        name, base, method = found["name"], found["base"], found["method"]
+        return f"{name}.{method}" if method and base == name else name
+    lines = [
+        line.strip() for line in cell.source.split("\n") if line.strip() and not line.lstrip().startswith("#")
     ]
+    return f"`{shortened(lines[0])}`" if lines else "an empty cell"
 
 
 def exported_cells(nb, name: str) -> list[ExportedCell]:

@@ -42,6 +42,10 @@ PYTHON = (
 )
 
 
+class TestsFail(CourseError):
+    """A chapter's own test fails: the exported cells run, and do something else than they should."""
+
+
 def checkpoint_chapter(
     chapter: str, executed: list[str] | None = None, by_id: dict[str, str] | None = None
 ) -> list[str]:
@@ -90,11 +94,9 @@ def top_level(text: str) -> set[str]:
 
 def whereabouts(name: str, notebook) -> str:
     """Where a notebook still has a name that is not exported."""
-    for number, cell in enumerate(notebook.cells, 1):
+    for cell in notebook.cells:
         if re.search(rf"^(def|class) {name}\b|^{name}\b.*=", cell.source, re.MULTILINE):
-            return f"cell {number} has it " + (
-                "without `#| export`" if cell.cell_type == "code" else "as text"
-            )
+            return "a cell has it " + ("without `#| export`" if cell.cell_type == "code" else "as text")
     return "no cell has it"
 
 
@@ -153,7 +155,8 @@ def try_aside(exports: Chapter, tests: list[Path]) -> None:
             {m: current(m) for m in modules},
         )
         names = ", ".join(map(module_file, modules))
-        raise CourseError(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
+        error = TestsFail if "failure" in report else CourseError
+        raise error(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
 
 
 def is_whole(path: Path, text: str) -> bool:

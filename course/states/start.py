@@ -147,9 +147,9 @@ def with_blanks(chapters: list[str]) -> dict[Path, bytes]:
 
 
 def as_handed_out(path: Path):
-    from course.package.blank import handed_out
+    from course.package.hand_out import handed_out
 
-    return handed_out(notebook_from_source(source_of(path)))
+    return handed_out(notebook_from_source(source_of(path)), path.name)
 
 
 def source_of(path: Path) -> Path:

@@ -31,10 +31,10 @@ def test_a_failing_build_leaves_the_old_notebook(house):
     text = house.source.read_text(encoding="utf-8")
     house.source.write_text(text.replace("area(2)", "area('two')"), encoding="utf-8")
     said = house.course("build", "04", code=2)
-    assert "04_tiny.ipynb, cell 5 fails:" in said and "TypeError" in said
+    assert 'under "04 · Tiny" fails:' in said and "TypeError" in said
     house.source.write_text(text.replace("area(2)", "__import__('os')._exit(3)"), encoding="utf-8")
     said = house.course("build", "04", code=2)
-    assert "04_tiny.ipynb, cell 5 ends Python" in said and "_exit(3)" in said
+    assert 'under "04 · Tiny" ends Python' in said and "_exit(3)" in said
     assert house.notebook.read_bytes() == before
 
 

@@ -80,17 +80,17 @@ def test_the_garbage_of_tests_is_collected_and_what_was_loaded_before_is_left_al
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("return math.pi*r**2", "return math.pi*r**", "04_tiny.ipynb, cell 4: invalid syntax in line 9"),
-        ("LIMIT = 3", "%time LIMIT = 3", "04_tiny.ipynb, cell 6: a magic (%time LIMIT = 3)"),
-        ("LIMIT = 3", "area = 3", "cell 6: area is defined already in 04_tiny.ipynb, cell 4"),
-        ("LIMIT = 3", "LIMIT = unknown", "cell 6: undefined name `unknown`"),
-        ("#| default_exp tiny", "", "cell 4 is exported but no module is named"),
-        ("LIMIT = 3", "LIMIT = 1 / 0", "cannot be imported: ZeroDivisionError: division by zero\nlikely 04_tiny.ipynb, cell 6"),
-        ("import math", "import maths as math", "ModuleNotFoundError: No module named 'maths'\nlikely 04_tiny.ipynb, cell 4"),
-        ("LIMIT = 3", "LIMIT = exit(0)", "cannot be imported: SystemExit: 0\nlikely 04_tiny.ipynb, cell 6"),
-        ("LIMIT = 3", "LIMIT = __import__('os')._exit(0)", "importing it ends Python\nlikely 04_tiny.ipynb, cell 6"),
-        ("LIMIT = 3", "LIMIT = __import__('shutil').rmtree('nanogpt')", "changes files of nanogpt/\nlikely 04_tiny.ipynb, cell 6"),
-        ("return math.pi*r**2", "return __import__('os')._exit(0)", "do not run to their end\nlikely 04_tiny.ipynb, cell 4"),
+        ("return math.pi*r**2", "return math.pi*r**", '04_tiny.ipynb, area under "04 · Tiny": invalid syntax in line 9'),
+        ("LIMIT = 3", "%time LIMIT = 3", ": a magic (%time LIMIT = 3)"),
+        ("LIMIT = 3", "area = 3", 'area is defined already in 04_tiny.ipynb, area under "04 · Tiny"'),
+        ("LIMIT = 3", "LIMIT = unknown", ": undefined name `unknown`"),
+        ("#| default_exp tiny", "", ' is exported but no module is named'),
+        ("LIMIT = 3", "LIMIT = 1 / 0", "cannot be imported: ZeroDivisionError: division by zero\nlikely 04_tiny.ipynb, count"),
+        ("import math", "import maths as math", "ModuleNotFoundError: No module named 'maths'\nlikely 04_tiny.ipynb, area"),
+        ("LIMIT = 3", "LIMIT = exit(0)", "cannot be imported: SystemExit: 0\nlikely 04_tiny.ipynb, count"),
+        ("LIMIT = 3", "LIMIT = __import__('os')._exit(0)", "importing it ends Python\nlikely 04_tiny.ipynb, count"),
+        ("LIMIT = 3", "LIMIT = __import__('shutil').rmtree('nanogpt')", "changes files of nanogpt/\nlikely 04_tiny.ipynb, count"),
+        ("return math.pi*r**2", "return __import__('os')._exit(0)", "do not run to their end\nlikely 04_tiny.ipynb, area"),
     ],
 )  # fmt: skip
 def test_a_broken_cell_is_named_and_the_old_module_stays(house, old, new, message):
@@ -105,7 +105,7 @@ def test_a_failing_test_is_told_student_first(house):
     house.edit("return math.pi*r**2", "return math.pi*r")
     said = house.course("checkpoint", "04", code=2).split("\n")
     assert said[0] == ("course: test_area_grows_with_the_square: twice the radius, four times the area")
-    assert said[1] == "likely 04_tiny.ipynb, cell 4 (area); nanogpt/tiny.py unchanged"
+    assert said[1] == 'likely 04_tiny.ipynb, area under "04 · Tiny"; nanogpt/tiny.py unchanged'
     assert "    tests/test_ch04_tiny.py:5: in test_area_grows_with_the_square" in said, said
     assert len(said) < 20
 
@@ -190,7 +190,7 @@ def test_a_second_notebook_cannot_make_a_module_anew(house):
     (house.path / "notebooks/src/05_other.py").write_text(text, encoding="utf-8")
     house.course("build", "05", "--draft")
     said = house.course("checkpoint", "05", code=2)
-    assert "05_other.ipynb, cell 3: `#| doc tiny` belongs in 04_tiny.ipynb, the first notebook" in said
+    assert "`#| doc tiny` belongs in 04_tiny.ipynb, the first notebook" in said
     house.course("checkpoint", "04")  # a later chapter's mistake is not this one's
     (house.path / "notebooks/05_other.ipynb").write_text("{")
     house.course("checkpoint", "04")  # another chapter's damage is not this one's
@@ -213,7 +213,7 @@ def test_a_module_in_a_folder(house):
     assert "-LIMIT = 3" not in house.course("checkpoint", "04", "--check")
     house.edit("return math.pi*r**2", "return math.pi*r")
     said = house.course("checkpoint", "04", code=2).split("\n")
-    assert said[1] == "likely 04_tiny.ipynb, cell 4 (area); nanogpt/labs/shapes.py unchanged"
+    assert said[1] == 'likely 04_tiny.ipynb, area under "04 · Tiny"; nanogpt/labs/shapes.py unchanged'
     assert "    tests/labs/test_ch04_tiny.py:5: in test_area_grows_with_the_square" in said, said
 
 
@@ -243,11 +243,11 @@ def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsy
     ):
         compare_with_run(cells, ran, {})
     for ran in (changed, changed + "\nprint(area(1))", f"%%time\n{changed}", changed + "\n!ls"):
-        with pytest.raises(CourseError, match=r"cell 4 \(area\): " + SAVE):
+        with pytest.raises(CourseError, match='area under "04 · Tiny": ' + SAVE):
             compare_with_run(cells, [area, count, ran], {})
-    with pytest.raises(CourseError, match=r"cell 4 \(area\): " + RUN_IT):  # saved, and never run
+    with pytest.raises(CourseError, match='area under "04 · Tiny": ' + RUN_IT):  # saved, and never run
         compare_with_run(cells, [changed, count], {})
-    with pytest.raises(CourseError, match=r"cell 6 \(count, LIMIT\) has not been run"):
+    with pytest.raises(CourseError, match=r'count under "04 · Tiny" has not been run'):
         compare_with_run(cells, [area], {})
     compare_with_run(cells, [area, count, "#| export\nOTHER = 1"], {})
     assert (
@@ -258,7 +258,7 @@ def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsy
     nb.cells += [nbformat.v4.new_code_cell(source) for source in (one, two)]
     both = exported_cells(nb, "04_tiny.ipynb")
     compare_with_run(both, [area, count, one, two], {})  # two modules, one name
-    with pytest.raises(CourseError, match=r"\(run\): what was run last"):
+    with pytest.raises(CourseError, match='run under "04 · Tiny": what was run last'):
         compare_with_run(both, [area, count, one, two, two.replace("'two'", "'2'")], {})
     assert "exported area, count to nanogpt/tiny.py" in house.run_cells(
         [changed, area, area + "\n!true", count], code=0
@@ -276,7 +276,7 @@ def test_where_the_cells_id_is_known_every_edit_of_it_is(house):
         area.replace("import os", "import re"),
         "%%bash\ntrue",
     ):
-        with pytest.raises(CourseError, match=r"cell 4 \(area\): " + SAVE):
+        with pytest.raises(CourseError, match='area under "04 · Tiny": ' + SAVE):
             compare_with_run(cells, [*ran, edit], {place: edit})
 
 
@@ -286,13 +286,14 @@ def test_a_cell_that_was_run_and_not_saved_is_not_left_out_without_a_word(house)
     for edit in ("r*r", "r*r\nprint(area(1))"):
         said = house.run_cells([area, count, area.replace("r**2", edit)], code=1)
         assert (
-            "04_tiny.ipynb, cell 4 (area): what was run last is not what is saved: save with Ctrl+S" in said
+            '04_tiny.ipynb, area under "04 · Tiny": what was run last is not what is saved: save with Ctrl+S'
+            in said
         )
         assert (
             "Traceback" not in said and "nanogpt/tiny.py" not in said and house.module.read_bytes() == before
         )
     edit = area.replace("area", "surface")
-    assert "cell 4 (area): what was run last" in house.run_cells(
+    assert 'area under "04 · Tiny": what was run last' in house.run_cells(
         [area, count, edit], code=1, ids={edit: cells[0].id}
     )
 
@@ -365,9 +366,9 @@ def split(cells, first, second):
 @pytest.mark.parametrize(
     "change, code, note",
     [
-        (split, 0, "note: LIMIT is no longer exported: cell 7 has it without `#| export`\n"),
+        (split, 0, "note: LIMIT is no longer exported: a cell has it without `#| export`\n"),
         (lambda cells, first, second: cells.remove(second), 0, "note: count is no longer exported: no cell has it\n"),
-        (lambda cells, first, second: first.update(cell_type="markdown"), 2, "note: area is no longer exported: cell 4 has it as text\n"),
+        (lambda cells, first, second: first.update(cell_type="markdown"), 2, "note: area is no longer exported: a cell has it as text\n"),
     ],
 )  # fmt: skip
 def test_what_is_no_longer_exported_is_told(house, change, code, note):

@@ -1,0 +1,230 @@
+"""What a tutor knows of a chapter's blanks, in notebooks/src/04_attention.toml beside 04_attention.py:
+
+    [attention_weights]
+    minutes = 10
+    hint = "A second hint, after the one of `#| blank`."
+    probe = '''
+    q, k = torch.randn(2, 3, 4)
+    return {"the first row": attention_weights(q, k)[0]}
+    '''
+    right = '''A body that somebody has written from the chapter's text alone.'''
+
+    [[attention_weights.wrong]]
+    say = "What a tutor says to somebody who has written `to` in place of `of`."
+    of = "/ math.sqrt(d)"
+    to = "/ d"
+
+`check` looks at a student's function through the probe. Where it differs from ours it says what was expected and what came,
+and if one of the wrong bodies does the same, what the tutor says.
+"""
+
+import contextlib
+import io
+import itertools
+import linecache
+import textwrap
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+
+from course.package.blank import TURN, body_lines
+from course.package.cells import ExportedCell, exported_cells, functions
+from course.paths import SOURCES, CourseError, number_of, numbered, source_path
+from course.states.released import exporting_cells
+
+NUMBERS = itertools.count(1)  # of the pieces of code that were made here
+
+
+@dataclass
+class Blank:
+    """What is known of one blank: how long it takes, what is tried, and what is said."""
+
+    minutes: int
+    hint: str
+    probe: str
+    right: str
+    wrong: list[dict[str, str]] = field(default_factory=list)
+
+    def wrong_bodies(self) -> list[tuple[str, str]]:
+        """What is said, and the body that it is said to."""
+        return [(each["say"], self.right.replace(each["of"], each["to"], 1)) for each in self.wrong]
+
+
+class NotRight(CourseError):
+    """A blank's body does something else than it should."""
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What a probe met instead of a value."""
+
+    error: str
+
+
+@cache
+def blanks_of(chapter: str) -> dict[str, Blank]:
+    path = next((path for path in numbered(SOURCES, ".toml") if number_of(path) == chapter), None)
+    if path is None:
+        return {}
+    return {name: Blank(**fields) for name, fields in tomllib.loads(path.read_text(encoding="utf-8")).items()}
+
+
+def check(chapter: str, name: str, namespace: dict) -> None:
+    """Print that a student's function does what it should; else NotRight, which says what it does instead."""
+    blank, cell = blanks_of(chapter)[name], cell_of(chapter, name)
+    got = probed(blank, namespace)
+    should = with_body(cell, name, None, blank, namespace)
+    if same(should, got):
+        print(f"{name}: right")
+        return
+    says = (
+        say for say, body in blank.wrong_bodies() if same(with_body(cell, name, body, blank, namespace), got)
+    )
+    raise NotRight("\n".join(filter(None, [f"{name}: {difference(should, got)}", next(says, "")])))
+
+
+def cell_of(chapter: str, name: str) -> ExportedCell:
+    cells = exported_cells(exporting_cells(chapter), source_path(chapter).name)
+    return next(cell for cell in cells if name in cell.blanks)
+
+
+def with_body(cell: ExportedCell, name: str, body: str | None, blank: Blank, namespace: dict) -> dict:
+    """What the probe finds while the released cell stands in the namespace, with this body if there is one."""
+    before = dict(namespace)
+    try:
+        run(cell.source if body is None else filled(cell, name, body), namespace)
+        return probed(blank, namespace)
+    finally:
+        for key in [key for key in namespace if namespace[key] is not before.get(key, NUMBERS)]:
+            del namespace[key]
+        namespace |= before
+
+
+def filled(cell: ExportedCell, name: str, body: str) -> str:
+    """The cell's text with another body in one of its functions."""
+    lines = cell.source.split("\n")
+    node = dict(functions(cell.tree))[name]
+    begin, end = body_lines(node, lines, f"{cell.where}: {name}")
+    lines[begin:end] = textwrap.indent(
+        textwrap.dedent(body).strip("\n"), " " * node.body[-1].col_offset
+    ).split("\n")
+    return "\n".join(lines)
+
+
+def probed(blank: Blank, namespace: dict) -> dict:
+    """What the probe returns, by what it is, or what it raises. Random numbers are the same each time."""
+    import torch
+
+    try:
+        run("def probe(error_of):\n" + textwrap.indent(blank.probe, "    "), namespace)
+        with torch.random.fork_rng(devices=[]), contextlib.redirect_stdout(io.StringIO()):
+            torch.manual_seed(0)
+            return namespace["probe"](error_of)
+    except NotImplementedError as error:
+        if str(error).startswith(TURN):
+            raise
+        return {"": raised(error)}
+    except Exception as error:
+        return {"": raised(error)}
+    finally:
+        namespace.pop("probe", None)
+
+
+def error_of(call) -> str:
+    """`ValueError`, of a call that raises one, for a probe."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return "no error"
+
+
+def raised(error: Exception) -> Raised:
+    return Raised(f"{type(error).__name__}: {(str(error).strip() or 'without a word').splitlines()[0][:160]}")
+
+
+def run(text: str, namespace: dict) -> None:
+    """Execute code whose lines can be looked up, as Triton does with a kernel's."""
+    name = f"<tutor {next(NUMBERS)}>"
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    exec(compile(text, name, "exec"), namespace)
+
+
+def same(one, other) -> bool:
+    """Whether two values agree, numbers up to the rounding of float32."""
+    import numpy as np
+    import torch
+
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict) and list(one) == list(other) and all(same(one[k], other[k]) for k in one)
+        )
+    if isinstance(one, list | tuple):
+        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, str | bytes | Raised | None) or isinstance(other, str | bytes | Raised | None):
+        return one == other
+    numbers = torch.Tensor | np.ndarray | np.generic | int | float
+    if not isinstance(one, numbers) or not isinstance(other, numbers):
+        return type(one) is type(other) and bool(one == other)
+    one, other = as_array(one), as_array(other)
+    if one.shape != other.shape:
+        return False
+    return bool(np.allclose(one, other, rtol=2e-5, atol=1e-6, equal_nan=True))
+
+
+def as_array(value):
+    """Numbers of any kind, in double precision."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        value = value.double().numpy() if value.is_floating_point() else value.numpy()
+    return np.asarray(value)
+
+
+def difference(should: dict, got: dict) -> str:
+    """The first thing that differs: what it should be, and what it is."""
+    if "" in got:
+        return f"it raises {got[''].error}"
+    what = next((what for what in should if what not in got or not same(should[what], got[what])), "")
+    place, one, other = first_difference(should[what], got.get(what))
+    return f"{what}{place} should be {shown(one)}, and is {shown(other)}"
+
+
+def first_difference(one, other, place: str = ""):
+    """Where two values part, with the parts that differ: of long ones the first number, of short ones the whole."""
+    if isinstance(one, dict) and isinstance(other, dict) and list(one) == list(other):
+        key = next(key for key in one if not same(one[key], other[key]))
+        return first_difference(one[key], other[key], f"{place}[{key!r}]")
+    sequence = isinstance(one, list | tuple) and isinstance(other, list | tuple)
+    if sequence and len(one) == len(other) and len(shown(one)) + len(shown(other)) > 150:
+        i = next(i for i in range(len(one)) if not same(one[i], other[i]))
+        return first_difference(one[i], other[i], f"{place}[{i}]")
+    if hasattr(one, "shape") and hasattr(other, "shape"):
+        one, other = as_array(one), as_array(other)
+        if one.shape == other.shape and one.size > 12:
+            import numpy as np
+
+            apart = ~np.isclose(one, other, rtol=2e-5, atol=1e-6, equal_nan=True)
+            at = tuple(int(i) for i in np.argwhere(apart)[0])
+            return f"{place}{list(at)}", one[at], other[at]
+    return place, one, other
+
+
+def shown(value) -> str:
+    """A value in a few words; long tensors by their shape."""
+    if isinstance(value, Raised):
+        return f"an error ({value.error})"
+    if hasattr(value, "shape"):
+        value = as_array(value)
+        if value.size > 12:
+            return f"of shape {tuple(value.shape)}"
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        text = ", ".join(map(shown, value))
+        return f"[{text}]" if isinstance(value, list) else f"({text})"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = repr(value)
+    return text if len(text) <= 160 else f"{text[:157]}..."

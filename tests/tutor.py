@@ -1,0 +1,83 @@
+"""Whether the tutor's side of a chapter's blanks (course/package/tutor.py) is true: `python tests/tutor.py 04 05`.
+
+Each probe accepts our body and another right one, and tells each wrong body from all others.
+"""
+
+import sys
+import time
+
+from course.package.cells import exported_cells
+from course.package.tutor import blanks_of, cell_of, difference, probed, run, same, with_body
+from course.paths import source_chapters, source_path
+from course.states.released import exporting_cells, released
+
+
+def module_of(chapter: str, module: str) -> dict:
+    """The names of a module as this chapter leaves it."""
+    text = released([other for other in source_chapters() if other <= chapter], [module])[module]
+    namespace = {"__name__": f"nanogpt.{module}", "__package__": f"nanogpt.{module}".rpartition(".")[0]}
+    run(text, namespace)
+    return namespace
+
+
+def problems(chapter: str) -> list[str]:
+    """What is not as it should be, a line each."""
+    cells = exported_cells(exporting_cells(chapter), source_path(chapter).name)
+    there = {name: cell for cell in cells for name in cell.blanks}
+    known = blanks_of(chapter)
+    said = [f"{name}: no such blank" for name in known if name not in there]
+    said += [f"{name}: nothing is known of this blank" for name in there if name not in known]
+    for name in filter(known.get, there):
+        try:
+            said += [f"{name}: {each}" for each in problems_of(chapter, name)]
+        except Exception as error:
+            said.append(f"{name}: {type(error).__name__}: {error}")
+    return said
+
+
+def problems_of(chapter: str, name: str) -> list[str]:
+    blank, cell = blanks_of(chapter)[name], cell_of(chapter, name)
+    namespace = module_of(chapter, cell.module)
+    begun = time.monotonic()
+    should = probed(blank, namespace)
+    seconds = time.monotonic() - begun
+    if "" in should:
+        return [f"the probe fails on our own body: {should[''].error}"]
+    said = [f"a probe takes {seconds:.1f} s"] if seconds > 10 else []
+    if not same(should, with_body(cell, name, None, blank, namespace)):
+        said.append("the probe finds something else each time")
+    right = with_body(cell, name, blank.right, blank, namespace)
+    if not same(should, right):
+        said.append(f"`right` is not: {difference(should, right)}")
+    if not blank.hint.strip() or not 1 <= blank.minutes <= 60:
+        said.append("a second hint, and 1 to 60 minutes")
+    if not 2 <= len(blank.wrong) <= 5:
+        said.append(f"{len(blank.wrong)} wrong bodies; two to four, five at most")
+    found = []
+    for each, (say, body) in zip(blank.wrong, blank.wrong_bodies(), strict=True):
+        if blank.right.count(each["of"]) != 1:
+            said.append(f"`{each['of']}` stands {blank.right.count(each['of'])} times in `right`, not once")
+            continue
+        got = with_body(cell, name, body, blank, namespace)
+        if same(should, got):
+            said.append(f"the probe does not see: {say}")
+        if other := next((other for other, made in found if same(made, got)), ""):
+            said.append(f"the probe does not tell apart: {say} | {other}")
+        found.append((say, got))
+        if "-v" in sys.argv:
+            print(f"   {name}: {difference(should, got) if not same(should, got) else '='}\n      {say}")
+    return said
+
+
+def main(chapters: list[str]) -> int:
+    wrong = 0
+    for chapter in chapters or source_chapters():
+        begun = time.monotonic()
+        said = problems(chapter)
+        print(f"{chapter} {time.monotonic() - begun:5.1f} s", *said, sep="\n   ", flush=True)
+        wrong += len(said)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main([word for word in sys.argv[1:] if word != "-v"]))
