@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import sys
+import threading
 import time
 from datetime import date
 from importlib.metadata import version
@@ -12,13 +13,12 @@ import tqdm
 
 from course.files import notebook_bytes, read_notebook, write_atomically
 from course.notebooks.build import clean, execute
-from course.notebooks.summary import first_story, summary
+from course.notebooks.summary import summary
 from course.notebooks.trust import trusted_environment
 from course.paths import RUNS, TIMES, CourseError, chapters, notebook_path, relative
 from course.states.state import grows
 
 UNKNOWN_SECONDS = 30.0  # for a chapter that nobody has timed yet
-STORYTELLER = "08"  # after this chapter there is a model, and what it takes to let it write
 
 
 def run(chosen: list[str], record: bool = False) -> int:
@@ -39,8 +39,6 @@ def run(chosen: list[str], record: bool = False) -> int:
             run_one(chapter, nb, expected.get(chapter, UNKNOWN_SECONDS), bar, env, goes_on)
             seconds[chapter] = round(time.perf_counter() - start, 1)
             bar.chapter_done(notebook_path(chapter).stem, seconds[chapter])
-            if chapter == STORYTELLER:
-                bar.say("\n".join(first_story()))
     keep_times(seconds, record)
     print("\n".join(summary(chosen, seconds)))
     return 0
@@ -60,9 +58,9 @@ def run_one(chapter: str, nb, expected: float, bar: "Bar", env: dict, goes_on: s
 
     def on_cell(cell, cell_index, **_):
         done = sum(c.cell_type == "code" for c in nb.cells[: cell_index + 1])
-        bar.advance(f"{path.stem} {done}/{cells}", expected / cells)
+        bar.where = f"{path.stem} {done}/{cells}"
 
-    bar.advance(f"{path.stem} 0/{cells}", 0)
+    bar.begin(f"{path.stem} 0/{cells}", expected)
     try:
         execute(nb, path.name, env, on_cell)
     except KeyboardInterrupt:
@@ -75,41 +73,53 @@ def run_one(chapter: str, nb, expected: float, bar: "Bar", env: dict, goes_on: s
 
 
 class Bar:
-    """One progress bar over all notebooks and cells, in expected seconds, with the time it will take in all.
+    """One progress bar over all notebooks, in expected seconds, with the time it will take in all.
 
-    Where nobody watches (a log, CI) it is one line a chapter.
+    It moves once a second, since a cell that trains may take minutes. Where nobody watches (a log, CI) it is one line a
+    chapter.
     """
 
     def __init__(self, expected: float):
         style = "{desc} |{bar}| {elapsed}{postfix}"
         self.watched = sys.stdout.isatty() and sys.stderr.isatty()
         self.bar = tqdm.tqdm(total=expected, bar_format=style, dynamic_ncols=True, disable=not self.watched)
-        self.expected, self.done = expected, 0.0
-        self.started = time.perf_counter()
+        self.expected, self.done, self.now, self.where = expected, 0.0, 0.0, ""
+        self.started = self.begun = time.perf_counter()
+        self.over = threading.Event()
 
     def __enter__(self):
+        if self.watched:
+            threading.Thread(target=self.tick, daemon=True).start()
         return self
 
     def __exit__(self, *_):
+        self.over.set()
         self.bar.close()
 
-    def advance(self, where: str, seconds: float) -> None:
-        seconds = min(seconds, self.expected - self.done)
-        self.done += seconds
-        self.bar.update(seconds)
-        elapsed = time.perf_counter() - self.started
+    def tick(self) -> None:
+        while not self.over.wait(1):
+            self.draw()
+
+    def begin(self, where: str, seconds: float) -> None:
+        """A chapter begins, which is expected to take so long."""
+        self.where, self.now, self.begun = where, seconds, time.perf_counter()
+
+    def draw(self) -> None:
+        """The chapters that are done, and of this one the time that it has taken, as long as it was expected to."""
+        clock = time.perf_counter()
         # The machine's own pace replaces the recorded one as the run goes on.
-        whole = self.expected if self.done < 20 else elapsed * self.expected / self.done
-        self.bar.set_description_str(where, refresh=False)
+        pace = self.done / (self.begun - self.started) if self.done >= 20 else 1.0
+        here = min((clock - self.begun) * pace, self.now)
+        late = max((clock - self.begun) - self.now / pace, 0.0)
+        whole = (self.expected - self.done) / pace + (self.begun - self.started) + late
+        self.bar.n = self.done + here
+        self.bar.set_description_str(self.where, refresh=False)
         self.bar.set_postfix_str(f"of about {tqdm.tqdm.format_interval(whole)}")
 
     def chapter_done(self, name: str, seconds: float) -> None:
+        self.done, self.now = self.done + self.now, 0.0
         if not self.watched:
             print(f"{name:20} {seconds:6.1f} s", flush=True)
-
-    def say(self, text: str) -> None:
-        self.bar.clear()
-        print(text, flush=True)
 
 
 def expected_seconds() -> dict[str, float]:

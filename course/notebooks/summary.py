@@ -2,10 +2,14 @@
 
 import contextlib
 import json
+import sys
 import textwrap
+from pathlib import Path
 
 from course.package.remedies import remedy_for
-from course.paths import BUILT, RUNS, notebook_path, relative
+from course.paths import BUILT, ROOT, RUNS, notebook_path, relative
+
+PROMPT, TEMPERATURE = "One sunny day,", 0.5  # as on README's first screen
 
 
 def summary(chosen: list[str], seconds: dict[str, float]) -> list[str]:
@@ -21,6 +25,7 @@ def summary(chosen: list[str], seconds: dict[str, float]) -> list[str]:
         "",
         f"The executed notebooks are in {relative(RUNS)}/, e.g. {relative(RUNS / notebook_path(chosen[0]).name)}.",
         "`make lab` opens the course at chapter 00.",
+        *(["", "Another story by your model:", f"  {sample()}"] if read("model/train.json") else []),
     ]
 
 
@@ -60,24 +65,31 @@ def model_lines() -> list[str]:
         lines += [
             f"              {run['accuracy']:.0%} of its who-has-how-many answers are right; bigrams: {run['bigram_accuracy']:.0%}"
         ]
-    return [*lines, *stories(2, "What it writes:")]
+    return [*lines, *story()]
 
 
-def first_story() -> list[str]:
-    """What `course run` says as soon as there is a model that can write."""
-    there = (BUILT / "model" / "config.json").exists()
-    return stories(1, "The first story of your model:") if there else []
+def sample() -> str:
+    """The command that lets the model write."""
+    here = Path(sys.executable)
+    python = relative(here) if here.is_relative_to(ROOT) else "python"
+    return f'{python} -m nanogpt sample --checkpoint data/built/model --prompt "{PROMPT}" --temperature {TEMPERATURE} --seed 1'
 
 
-def stories(seed: int, heading: str) -> list[str]:
-    """One text by the trained model, always the same for the same weights and seed, under a heading."""
+def story() -> list[str]:
+    """What the command of README's first screen writes."""
     try:
         import torch
 
         from nanogpt.sampling import complete, load
 
         model, tokenizer = load(str(BUILT / "model"))
-        text = complete(model, tokenizer, "", 200, generator=torch.Generator().manual_seed(seed))
+        seed = torch.Generator().manual_seed(0)
+        text = PROMPT + complete(model, tokenizer, PROMPT, 200, temperature=TEMPERATURE, generator=seed)
     except Exception as error:  # a changed or damaged model is no reason to end with a traceback
         return ["", remedy_for(error) or f"The model in {relative(BUILT)}/model/ cannot write ({error})."]
-    return ["", heading, "", *textwrap.wrap(text, width=96, initial_indent="  ", subsequent_indent="  "), ""]
+    return [
+        "",
+        "What it writes:",
+        "",
+        *textwrap.wrap(text, width=96, initial_indent="  ", subsequent_indent="  "),
+    ]

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,11 @@ def test_run_names_the_failing_cell_and_leaves_the_rest_whole(house):
     house.course("build", "05", "06", "--draft")
     before = {p.name: p.read_bytes() for p in house.path.glob("notebooks/*.ipynb")}
     said = house.course("run", code=2)
-    assert "05_bad.ipynb, cell 3 fails:" in said and "print(x / 0)" in said and "ZeroDivisionError" in said
+    assert (
+        "05_bad.ipynb, `print(x / 0)` fails:" in said
+        and "print(x / 0)" in said
+        and "ZeroDivisionError" in said
+    )
     assert "correct notebooks/05_bad.ipynb; 04 done; `course run --from 05` goes on" in said
     assert said.count("04_tiny") == 1 and "|" not in said.split("fails")[0], "no terminal: one line a chapter"
     runs = house.path / "runs"
@@ -157,34 +162,37 @@ def test_tests_without_nbval_say_what_to_install(monkeypatch, capsys):
     assert "JupyterLab is not installed" in capsys.readouterr().err
 
 
-def test_the_first_story_comes_as_soon_as_there_is_a_model(monkeypatch, tmp_path, capsys):
-    for name in ("07_training", "08_sampling", "09_measuring"):
-        (tmp_path / f"{name}.ipynb").write_text("{}")
-    told = []
-
-    def run_one(chapter, *_):
-        told.append(capsys.readouterr().out)
-
-    monkeypatch.setattr(run, "run_one", run_one)
-    monkeypatch.setattr(run, "trusted_environment", dict)
-    monkeypatch.setattr(run, "read_notebook", lambda path: None)
-    monkeypatch.setattr(run, "notebook_path", lambda chapter: next(tmp_path.glob(f"{chapter}_*")))
-    monkeypatch.setattr(run, "keep_times", lambda *_: None)
-    monkeypatch.setattr(run, "summary", lambda *_: ["the summary"])
-    monkeypatch.setattr(run, "first_story", lambda: ["Once upon a time"])
-    assert run.run(["07", "08", "09"]) == 0
-    assert "Once upon a time" in told[2] and "Once" not in told[0] + told[1], "before chapter 09 begins"
-    assert "the summary" in capsys.readouterr().out
+def test_the_bar_moves_while_a_cell_runs_and_never_beyond_what_was_expected(monkeypatch):
+    clock, shown = [0.0], []
+    monkeypatch.setattr(run.time, "perf_counter", lambda: clock[0])
+    with run.Bar(120.0) as bar:
+        bar.bar = SimpleNamespace(
+            set_description_str=lambda *_, **__: None, set_postfix_str=shown.append, close=lambda: None
+        )
+        bar.begin("04_tiny 0/3", 40.0)
+        places = []
+        for clock[0] in (1.0, 30.0, 50.0, 80.0):
+            bar.draw()
+            places.append(bar.bar.n)
+        assert places == [1, 30, 40, 40] and shown[0] == "of about 02:00" and shown[-1] == "of about 02:40"
+        bar.chapter_done("04_tiny", 80.0)
+        bar.begin("05_next 0/3", 80.0)
+        clock[0] = 120.0
+        bar.draw()
+        assert bar.bar.n == 60 and shown[-1] == "of about 04:00", "a machine of half the speed"
 
 
 def test_a_summary_never_ends_in_a_traceback(monkeypatch, tmp_path):
     monkeypatch.setattr(summary, "BUILT", tmp_path)
-    assert summary.first_story() == [] and summary.summary(["04"], {"04": 1.0})
     assert "What you have now" not in "".join(summary.summary(["04"], {"04": 1.0})), "nothing yet"
     (tmp_path / "model").mkdir()
     (tmp_path / "stories").mkdir()
     (tmp_path / "model/train.json").write_text('{"val_loss": 0.6, "floor": 0.5}')
     (tmp_path / "stories/manifest.json").write_text("{")
     (tmp_path / "model/config.json").write_text("{}")
-    assert "cannot write" in " ".join(summary.first_story())
-    assert "20% above the floor" in "\n".join(summary.summary(["04"], {"04": 1.0}))
+    assert "cannot write" in " ".join(summary.story())
+    said = "\n".join(summary.summary(["04"], {"04": 1.0}))
+    assert "20% above the floor" in said and f'--prompt "{summary.PROMPT}"' in said
+    assert f'--prompt "{summary.PROMPT}" --temperature {summary.TEMPERATURE}\n' in (
+        ROOT / "README.md"
+    ).read_text("utf-8")
