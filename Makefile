@@ -6,7 +6,7 @@ BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 course: .venv/ready  ## execute every notebook: make course ARGS="--from 02 --to 05"
 	@$(BIN)/course run $(ARGS)
 
-test: .venv/ready  ## everything that CI runs: make test ARGS="-k tokenizer"
+test: .venv/dev  ## everything that CI runs: make test ARGS="-k tokenizer"
 	@$(BIN)/course test $(ARGS)
 
 lab: .venv/ready  ## JupyterLab at chapter 00: make lab ARGS="--no-browser --port 8889"
@@ -15,6 +15,10 @@ lab: .venv/ready  ## JupyterLab at chapter 00: make lab ARGS="--no-browser --por
 site: .venv/ready  ## the course as a book: build/site/html/index.html
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[site]"
 	@$(BIN)/course site
+
+.venv/dev: .venv/ready
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[course,dev]"
+	@touch $@
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) course/machine/setup_env.py

@@ -80,7 +80,8 @@ def packages() -> Iterator[Finding]:
         try:
             found = version(name).split("+")[0]
         except PackageNotFoundError:
-            (missing if required else other).append(f"{name} is missing")
+            if required:  # the others are for tests and instructors
+                missing.append(f"{name} is missing")
             continue
         if found != pins.get(name, found):
             other.append(f"{name} {found} (pinned {pins[name]})")
@@ -89,14 +90,14 @@ def packages() -> Iterator[Finding]:
             RED,
             "packages",
             ", ".join(missing),
-            "run `make course`, or pip install -c constraints.txt -e '.[course,dev]'",
+            "run `make course`, or pip install -c constraints.txt -e '.[course]'",
         )
     if other:
         yield Finding(
             YELLOW,
             "packages",
             ", ".join(other),
-            "usually fine; pip install -c constraints.txt -e '.[course,dev]' brings the pins",
+            "usually fine; pip install -c constraints.txt -e '.[course]' brings the pins",
         )
     if not missing and not other:
         yield Finding(GREEN, "packages", "all as pinned")

@@ -39,7 +39,11 @@ def lab(more: list[str]) -> int:
 def with_settings(env: dict[str, str]) -> dict[str, str]:
     """The course's settings below the student's own ones, and this Python's kernel before one of the same name at home."""
     paths = [str(SETTINGS), *filter(None, [env.get("JUPYTER_CONFIG_PATH")])]
-    return env | {"JUPYTER_CONFIG_PATH": os.pathsep.join(paths), "JUPYTER_PREFER_ENV_PATH": "1"}
+    programs = os.pathsep.join(
+        [str(Path(sys.executable).parent), env.get("PATH", "")]
+    )  # `course` in a terminal of the lab
+    jupyter = {"JUPYTER_CONFIG_PATH": os.pathsep.join(paths), "JUPYTER_PREFER_ENV_PATH": "1"}
+    return env | {"PATH": programs} | jupyter
 
 
 def replace_process(command: list[str], env: dict[str, str]) -> int:

@@ -68,7 +68,7 @@ def install() -> bool:
     """PyTorch, unless it is there in whatever build, then the rest."""
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     torch = re.search(r"^torch==\S+", pins, re.MULTILINE).group()
-    if (run_quietly("-c", INSTALLED, torch) or install_torch(torch)) and pip_install("-e", ".[course,dev]"):
+    if (run_quietly("-c", INSTALLED, torch) or install_torch(torch)) and pip_install("-e", ".[course]"):
         return True
     fail("pip could not install the packages (see above); is the network there? Run the same command again.")
     return False

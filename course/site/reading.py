@@ -1,7 +1,7 @@
 """A chapter's cells as one reads them in the book: what serves the machinery is folded, or said in a few words.
 
 Directives become a badge that names the module, imports and the checkpoint are folded, a prediction is a question whose
-outcome opens, a long output shows its beginning, and a figure's alternative text is not shown as code.
+outcome opens, and so does the output of the cell that answers it, a long output shows its beginning, and a figure's alternative text is not shown as code.
 """
 
 import ast
@@ -18,6 +18,7 @@ EXPORT = re.compile(r"^#\| export(?: +([\w.]+))?$", re.MULTILINE)
 DEFAULT = re.compile(r"^#\| default_exp +([\w.]+)", re.MULTILINE)
 ASKS = re.compile(r"\bpredict as (\w+)")  # where a chapter has a function `predict` of its own
 GROWS = re.compile(r"^#\| grows +(.+)$", re.MULTILINE)
+OUTCOME = "What came out"
 FOLDED = {  # a call that is folded, and what the fold says
     "checkpoint": "Checkpoint: test the chapter's code and export it",
     "predictions": "Your predictions, and what came out",
@@ -82,6 +83,9 @@ def code_to_read(cell, default: str, came_out: dict[str, str], page: str, asks: 
             return before
         cell.metadata.setdefault("tags", []).append("remove-input")
     fold(cell)
+    if came_out and re.search(r"\banswer\(", cell.source) and cell.get("outputs"):  # it answers a prediction
+        cell.metadata.setdefault("tags", []).append("hide-output")
+        cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | prompts(OUTCOME)
     return [*before, *badge, cell, *rest_of_output(cell)]
 
 
@@ -124,9 +128,12 @@ def prose(source: str):
 def folded(cell, says: str, whole: bool = False):
     """The cell behind a line to click on; whole: with its outputs."""
     cell.metadata.setdefault("tags", []).append("hide-cell" if whole else "hide-input")
-    prompts = {"code_prompt_show": says, "code_prompt_hide": says}
-    cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | prompts
+    cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | prompts(says)
     return cell
+
+
+def prompts(says: str) -> dict[str, str]:
+    return {"code_prompt_show": says, "code_prompt_hide": says}
 
 
 def exported(source: str, default: str, page: str) -> list:
@@ -209,7 +216,7 @@ def question(asked: list[ast.stmt], came_out: dict[str, str]):
         outcome = came_out.get(key)
         lines.append(f"<p><span>{key}</span> {html.escape(asks)}</p>")
         if outcome:
-            lines.append(f"<details><summary>What came out</summary><p>{html.escape(outcome)}</p></details>")
+            lines.append(f"<details><summary>{OUTCOME}</summary><p>{html.escape(outcome)}</p></details>")
     return prose("\n".join([*lines, "</div>"]))
 
 

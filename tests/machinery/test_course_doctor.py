@@ -89,11 +89,7 @@ def test_a_missing_and_a_differing_package_are_told_apart(monkeypatch):
     monkeypatch.setattr(doctor, "version", lambda name: fake_version(name))
     red, yellow = doctor.packages()
     assert red.colour == RED and "no-such-package is missing" in red.text
-    assert (
-        yellow.colour == YELLOW
-        and "nor-this is missing" in yellow.text
-        and "numpy 0.1 (pinned" in yellow.text
-    )
+    assert yellow.colour == YELLOW and "nor-this" not in yellow.text and "numpy 0.1 (pinned" in yellow.text
 
 
 def test_what_the_commands_need_is_wanted_and_the_course_itself_is_no_package():

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from course import cli
 from course.machine import lab
 from course.machine.lab import running
+from course.machine.lab_server import hide_outcomes
 from course.notebooks import run, summary
 from course.paths import ROOT, CourseError, plainly
 
@@ -136,11 +138,42 @@ def test_lab_becomes_jupyterlab_at_the_root_with_what_was_asked_for(monkeypatch)
     assert command[-3:] == ["--no-browser", "--port", "8889"]
 
 
+CELLS = [
+    ('predict("04.1", "a share", guess=None)', ""),
+    ('print(1)\nanswer("04.1", 0.81)', "04.1, a share: 0.81"),
+    ('predict("04.2", "another", guess=3)', "04.2: you say 3"),
+    ('answer("04.2", 3)', "04.2: 3"),
+    ('predictions("04")', "a table"),
+    ("print(1)", "1"),
+]
+
+
+def test_no_outcome_stands_below_a_question_that_has_no_guess():
+    def opened(cells, **course) -> list[bool]:
+        made = [
+            {"cell_type": "code", "source": s, "outputs": [text], "execution_count": 1} for s, text in cells
+        ]
+        nb = {"metadata": {"course": course}, "cells": made}
+        hide_outcomes(nb)
+        assert nb["metadata"]["course"]["opened"]
+        return [bool(cell["outputs"]) for cell in made]
+
+    assert opened(CELLS) == [True, False, True, True, False, True]
+    assert all(opened([(source.replace("None", "0.5"), text) for source, text in CELLS]))
+    assert all(opened(CELLS, opened=True)), "what the reader has run and saved stays"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signals")
 def test_lab_serves_the_repository_and_ends_with_its_signal(tmp_path):
     with running(tmp_path, tmp_path, PYTHONPATH=str(ROOT)) as (process, server):
         assert server["root_dir"] == str(ROOT) and server["pid"] == process.pid, "no process between"
+        url = f"{server['url']}api/contents/notebooks/04_attention.ipynb?token={server['token']}"
+        with urllib.request.urlopen(url) as answer:
+            cells = json.load(answer)["content"]["cells"]
+        assert not any(cell["outputs"] for cell in cells if "\nanswer(" in "".join(cell["source"]))
+    said = (tmp_path / "log.txt").read_text(encoding="utf-8").split("[C ")[0].strip().splitlines()
+    assert len(said) == 2 and said[0].startswith("The course is open at http://"), said
     assert process.returncode is not None
 
 

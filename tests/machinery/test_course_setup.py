@@ -56,7 +56,7 @@ def machine(monkeypatch, tmp_path):
     return Machine(monkeypatch, tmp_path)
 
 
-COURSE = ["-e", ".[course,dev]"]
+COURSE = ["-e", ".[course]"]
 FROM_PYTORCH = [CPU, "--extra-index-url", setup_env.CPU_INDEX]
 
 

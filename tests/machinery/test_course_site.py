@@ -140,6 +140,15 @@ def test_plumbing_is_folded_and_an_exported_cell_has_a_badge(source, tags, badge
         assert 'href="../nanogpt/' in before[0].source
 
 
+def test_what_answers_a_prediction_is_folded_with_what_it_prints():
+    cell = nbformat.v4.new_code_cell('answer("05.1", 10.98)')
+    cell.outputs = [nbformat.v4.new_output("stream", text="05.1: 10.98 nats\n")]
+    (made,) = code_to_read(cell, "model", {"05.1": "10.98 nats"}, "notebooks/05_gpt.ipynb")
+    assert (
+        made.metadata.tags == ["hide-output"] and made.metadata.mystnb["code_prompt_show"] == "What came out"
+    )
+
+
 def test_imports_that_follow_each_other_are_one_fold_and_predict_may_have_another_name():
     sources = [
         "import math",
