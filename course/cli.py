@@ -214,6 +214,7 @@ def parser() -> Parser:
     build = command("build", call_build)
     build.add_argument("chapters", nargs="*", metavar="NN", help="chapters (default: all)")
     build.add_argument("--draft", action="store_true", help="do not execute")
+    build.add_argument("--again", action="store_true", help="execute also where no code has changed")
     build.add_argument("--check", action="store_true", help="write nothing; show differences, exit 1 if any")
 
     pull = command("pull", call_pull)
@@ -333,7 +334,7 @@ def call_build(args) -> int:
     if args.check:
         return report_differences(check, args.chapters or source_chapters())
     for chapter in args.chapters or source_chapters():
-        print(build(chapter, draft=args.draft), flush=True)
+        print(build(chapter, args.draft, args.again), flush=True)
     return 0
 
 

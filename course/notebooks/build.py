@@ -1,5 +1,6 @@
 """`notebooks/src/05_gpt.py` → `notebooks/05_gpt.ipynb`: stable ids, executed in order, clean outputs."""
 
+import ast
 import asyncio
 import contextlib
 import difflib
@@ -14,8 +15,10 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from course.files import notebook_bytes, read_notebook, write_atomically
-from course.notebooks.source import METADATA, cell_lines, notebook_from_source
+from course.notebooks.address import dressed, undressed
+from course.notebooks.source import METADATA, cell_lines, notebook_from_source, notebook_from_text
 from course.package.cells import places
+from course.package.checkpoint import check_chapter, checkpoint_chapter
 from course.package.remedies import remedy
 from course.paths import ASIDE, EXECUTED, NOTEBOOKS, CourseError, relative, source_path
 
@@ -24,13 +27,18 @@ CELL_SECONDS = 3600  # for a cell that never ends; a slow machine with other wor
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def build(chapter: str, draft: bool = False) -> str:
+def build(chapter: str, draft: bool = False, again: bool = False) -> str:
     """Make a chapter's notebook from its source, executed unless `draft`.
 
-    A copy is executed, aside, and replaces the notebook when all is done; its last cell exports from that copy.
+    Where no code has changed it keeps its outputs, unless `again`. Else a copy is executed, aside, and replaces the notebook
+    when all is done; its last cell exports from that copy.
     """
     source = source_path(chapter)
     path = NOTEBOOKS / f"{source.stem}.ipynb"
+    if not draft and not again and (kept := with_its_outputs(source, path)):
+        write_atomically(path, notebook_bytes(kept))
+        said = checkpoint_chapter(chapter) if check_chapter(chapter) else []  # a docstring, say
+        return "\n".join([f"{relative(path)}: no code has changed, so its outputs stay", *said])
     nb = notebook_from_source(source)
     if draft:
         write_atomically(path, notebook_bytes(nb))
@@ -42,6 +50,31 @@ def build(chapter: str, draft: bool = False) -> str:
     clean(nb)
     write_atomically(path, notebook_bytes(nb))
     return f"{relative(path)} executed, {len(notebook_bytes(nb)) // 1000} kB"
+
+
+def with_its_outputs(source: Path, path: Path):
+    """The notebook that a source describes, with the outputs that it has; None where its code is another, or none of it ran."""
+    if not path.exists():
+        return None
+    nb, old = notebook_from_text(source.read_text(encoding="utf-8")), undressed(read_notebook(path))
+    new, had = ([cell for cell in each.cells if cell.cell_type == "code"] for each in (nb, old))
+    if list(map(code, new)) != list(map(code, had)) or not any(cell.outputs for cell in had):
+        return None
+    for cell, before in zip(new, had):
+        cell.outputs, cell.execution_count = before.outputs, before.execution_count
+    return dressed(nb, source.stem)
+
+
+def code(cell) -> tuple[str, list[str]]:
+    """What a cell does, and its tags: without comments, directives and docstrings."""
+    try:
+        tree = ast.parse(cell.source)
+    except SyntaxError:  # a magic
+        return cell.source, cell.metadata.get("tags", [])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body[0] = ast.Pass()
+    return ast.unparse(tree), cell.metadata.get("tags", [])
 
 
 class Client(NotebookClient):

@@ -22,8 +22,28 @@ def test_build_executes_exports_and_is_deterministic(house):
     said = nb.cells[-1].outputs[0].text
     assert "exported area, count to nanogpt/tiny.py" in said and "tests/test_ch04_tiny.py passes" in said
     first = house.notebook.read_bytes(), house.module.read_bytes()
-    house.course("build", "4")
+    house.course("build", "4", "--again")
     assert (house.notebook.read_bytes(), house.module.read_bytes()) == first
+
+
+def test_a_changed_sentence_keeps_the_outputs_and_changed_code_does_not(house):
+    text = house.source.read_text(encoding="utf-8")
+    before = nbformat.read(house.notebook, as_version=4)
+    house.source.write_text(
+        text.replace("Half of", "A third of").replace("area of a", "area of every"), encoding="utf-8"
+    )
+    said = house.course("build", "4")
+    nb = nbformat.read(house.notebook, as_version=4)
+    assert "no code has changed" in said and "exported area" in said, "the docstring goes into the module"
+    assert (
+        "The area of every circle." in house.module.read_text(encoding="utf-8")
+        and "A third" in nb.cells[0].source
+    )
+    codes = [[cell for cell in each.cells if cell.cell_type == "code"] for each in (before, nb)]
+    assert [cell.execution_count for cell in codes[1]] == [1, 2, 3, 4, 5, 6]
+    assert [cell.outputs for cell in codes[0]] == [cell.outputs for cell in codes[1]]
+    house.source.write_text(text.replace("area(2)", "area(1)"), encoding="utf-8")
+    assert "executed" in house.course("build", "4") and "3.142" in house.notebook.read_text(encoding="utf-8")
 
 
 def test_a_failing_build_leaves_the_old_notebook(house):
