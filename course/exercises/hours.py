@@ -1,4 +1,4 @@
-"""How long a sitting takes to read, run and think about: an estimate, computed from what the notebook holds.
+"""How long a sitting takes to read and think about: an estimate, computed from what the notebook holds.
 
 The speeds are assumptions, chosen so that a chapter of 2,400 words, 280 lines of code, 50 cells and five predictions takes
 about an hour and a half.
@@ -7,7 +7,7 @@ about an hour and a half.
 import json
 import re
 
-from course.paths import TIMES, chapters, notebook_path
+from course.paths import chapters, notebook_path
 from course.states.state import state
 
 WORDS = 150  # words of prose read in a minute
@@ -16,14 +16,13 @@ CELL = 0.25  # minutes to run a cell and to look at its output
 PREDICTION = 2.0  # minutes to think about a prediction
 BLANK = 10.0  # minutes to write a function, where the notebooks have blanks
 ROUND = 5  # minutes
+HEAD = re.compile(
+    r"\n\n\*(?:◇ optional · )?about [^\n]*\*(?=\n|\Z)"
+)  # the line that says the result (course/notebooks/way.py)
 
 
 def minutes() -> dict[str, int]:
     """The planned minutes of each chapter; a notebook that cannot be read has none."""
-    try:
-        seconds = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"]
-    except (OSError, ValueError, KeyError):
-        seconds = {}
     found = {}
     for chapter in chapters():
         try:
@@ -31,7 +30,7 @@ def minutes() -> dict[str, int]:
         except (OSError, ValueError, KeyError):
             continue
         writing = BLANK * blanks(cells) if state() == "blank" else 0.0
-        found[chapter] = rounded(planned(cells) + writing + seconds.get(chapter, 0) / 60)
+        found[chapter] = rounded(planned(cells) + writing)
     return found
 
 
@@ -42,7 +41,7 @@ def blanks(cells: list[dict]) -> int:
 
 def planned(cells: list[dict]) -> float:
     """The minutes of a notebook's cells, without the time that the machine computes."""
-    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    texts = [HEAD.sub("", "".join(cell["source"])) for cell in cells if cell["cell_type"] == "markdown"]
     codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     codes = [code for code in codes if not code.startswith("#@title")]  # Colab's, which nobody reads
     words = sum(len(text.split()) for text in texts)

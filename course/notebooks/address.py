@@ -1,15 +1,18 @@
-"""The repository's address, and what each notebook says of it: a first cell for Colab, and, once the repository has an
-address, a badge below its heading that opens it there.
-
-Both are made by `course build`; no source has them, and `undressed` takes them off again.
+"""What `course build` puts around a source's cells: a first cell for Colab, a line below the heading and one at the end
+(way.py), and, once the repository has an address, a badge that opens the notebook on Colab. No source has them, and
+`undressed` takes them off again.
 """
 
 import re
 import tomllib
+from pathlib import Path
 
 import nbformat
 
-from course.paths import ROOT
+from course.exercises.hours import HEAD
+from course.notebooks import way
+from course.notebooks.way import foot, head
+from course.paths import ROOT, number_of
 
 PLACEHOLDER = "OWNER"  # stands for the owner until `course publish URL`
 IMAGE, TAG = "open-in-colab.svg", "colab"
@@ -62,27 +65,29 @@ def first_cell(address: str, stem: str, digest: str) -> nbformat.NotebookNode:
 
 
 def dressed(nb: nbformat.NotebookNode, stem: str) -> nbformat.NotebookNode:
-    """The notebook with first cell and, if published, badge; both new where it has them. Execution counts move on by one."""
+    """The notebook with all of it, new where it has some. Execution counts move on by one."""
     nb, address, at = undressed(nb), repository(), 0
+    chapter = number_of(Path(stem))
+    last = foot(chapter)
     if nb.cells and nb.cells[0].cell_type == "markdown":
         at = 1
-        if is_published(address):
-            heading, line_end, rest = nb.cells[0].source.partition("\n")
-            nb.cells[0].source = f"{heading}\n\n{badge(address, stem)}{line_end}{rest}"
+        heading, line_end, rest = nb.cells[0].source.partition("\n")
+        below = head(nb, chapter) + (f"\n\n{badge(address, stem)}" if is_published(address) else "")
+        nb.cells[0].source = f"{heading}{below}{line_end}{rest}"
     cell = first_cell(address, stem, nb.metadata.get("course", {}).get("source", ""))
     cell.execution_count = 1 if shift_counts(nb, +1) else None
-    nb.cells.insert(at, cell)
+    nb.cells = [*nb.cells[:at], cell, *nb.cells[at:], *filter(None, [last])]
     return nb
 
 
 def undressed(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The notebook as its source describes it."""
-    made = [cell for cell in nb.cells if TAG in cell.metadata.get("tags", [])]
+    made = [cell for cell in nb.cells if {TAG, way.TAG} & set(cell.metadata.get("tags", []))]
     nb.cells = [cell for cell in nb.cells if cell not in made]
     if any(cell.get("execution_count") for cell in made):
         shift_counts(nb, -1)
     if nb.cells and nb.cells[0].cell_type == "markdown":
-        nb.cells[0].source = BADGE.sub("", nb.cells[0].source, count=1)
+        nb.cells[0].source = HEAD.sub("", BADGE.sub("", nb.cells[0].source, count=1), count=1)
     return nb
 
 

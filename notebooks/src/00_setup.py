@@ -235,7 +235,10 @@ import torch
 
 
 def device_names() -> list[str]:
-    """The names of all devices that PyTorch finds here, the best first."""
+    """The names of all devices that PyTorch finds here, the best first.
+
+    Asks torch.cuda.device_count() and torch.backends.mps.is_available().
+    """
     gpus = torch.cuda.device_count()
     names = ["cuda"] if gpus > 0 else []  # without a number: the first one
     for i in range(gpus):
@@ -267,7 +270,7 @@ import os
 def pick_device(prefer: str | None = None) -> torch.device:
     """The device to compute on: `prefer`, else the variable NANOGPT_DEVICE, else the best of cuda, mps, cpu.
 
-    Raises ValueError if the one that was asked for is not there.
+    Raises ValueError, which names both, if the one that was asked for is not there.
     """
     names = device_names()
     wanted = prefer or os.environ.get("NANOGPT_DEVICE") or names[0]

@@ -301,10 +301,11 @@ r"""
 
 All the stories have only a few hundred different chunks. But one thing is still wasteful. After each merge we count all
 pairs of all chunks again, although only the few chunks that contain the pair have changed. Instead we keep the counts, and
-correct them: before a chunk changes, we take its pairs out, and after the change we put its new pairs in. The inner
-function `tally` does both, with the sign −1 or +1.
+correct them: before a chunk changes, we take its pairs out, and after the change we put its new pairs in. One inner
+function can do both, with the sign −1 or +1; ours is called `tally`.
 
-To find the chunks of a pair quickly, `places` remembers in which chunks it has been seen.
+To find the chunks of a pair quickly, a dictionary of sets remembers in which chunks the pair has been seen. We call it
+`places`.
 """
 
 
@@ -317,7 +318,7 @@ from collections import defaultdict
 def learn_merges(chunks: dict[bytes, int], n: int) -> list[tuple[int, int]]:
     """At most `n` merges of byte-level BPE; merge k makes id 256 + k (Sennrich et al. 2016, §3.2).
 
-    chunks: how often each byte string occurs. Fewer than `n` come back if nothing is left to merge.
+    chunks: how often each byte string occurs, not changed. Fewer than `n` come back if nothing is left to merge.
     """
     words = [list(chunk) for chunk in chunks]  # the ids of each chunk
     times = list(chunks.values())
@@ -403,7 +404,11 @@ never wins.
 #| export
 #| blank merge_chunk: start from single bytes; while two neighbours, joined, have a rank, replace the pair of the lowest rank
 def merge_chunk(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
-    """The ids of one chunk: merge the neighbours whose joined bytes have the lowest rank, until none have one."""
+    """The ids of one chunk: merge the neighbours whose joined bytes have the lowest rank, until none have one.
+
+    A single byte's id is its rank, too, which need not be its value. Each round replaces every occurrence of its pair:
+    one occurrence a round would take a hundred times as long for a chunk of ten times the length.
+    """
     pieces = [bytes([b]) for b in chunk]
     while len(pieces) > 1:
         left, right = min(pairwise(pieces), key=lambda pair: ranks.get(pair[0] + pair[1], len(ranks)))
@@ -562,7 +567,10 @@ class BPETokenizer(BPETokenizer):
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD. ValueError for a foreign id."""
+        """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD.
+
+        ValueError that names the id for any other than 0 .. vocab_size - 1.
+        """
         ids = list(ids)
         for i in ids:
             if not 0 <= i < self.vocab_size:

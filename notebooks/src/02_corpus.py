@@ -459,9 +459,12 @@ class Story:
 
 # %%
 #| export
-#| blank tell: choose one of the symbol's lines and tell its parts in order; a Pick is a symbol again
+#| blank tell: choose one of the symbol's lines; a Pick is a symbol again, a Draw is chosen, words_of says the rest
 def tell(symbol: str, rng: random.Random, story: Story) -> None:
-    """Adds one random expansion of symbol to the story."""
+    """Adds one random expansion of symbol to the story: its text, facts, choices, answers and kinds.
+
+    All dice are rolled by `choose`, also among a single option. A fact is kept in all its forms, under its key.
+    """
     for part in choose(alternatives(symbol), rng, story):
         if isinstance(part, Pick):
             tell(part.symbol, rng, story)
@@ -697,6 +700,7 @@ from collections.abc import Iterable
 def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
     """The mean loss, in nats per token, of a model that knows the grammar, on these stories.
 
+    stories: read once, so it may be a generator.
     Each story counts its tokens and one `<|endoftext|>`, which costs nothing, since a story shows where it ends.
     tokenizer: anything with .encode(text). ValueError without stories.
     """

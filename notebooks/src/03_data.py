@@ -263,9 +263,12 @@ the same text, and read the hash as a number u from 0 to 1. Below, a document wi
 
 # %%
 #| export labs.corpora.splits
-#| blank split_of: read eight bytes of the hash as a number from 0 to 1 and compare it with the fractions
+#| blank split_of: int.from_bytes makes a number of eight bytes; divide it by 2**64 and compare it with the fractions
 def split_of(sha256: bytes, val: float, test: float) -> str:
-    """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions."""
+    """Train, val or test, decided by nothing but a document's SHA-256 and the two fractions.
+
+    u is the hash's first eight bytes as a big-endian integer, divided by 2**64: val if u < val, test if u < val + test.
+    """
     u = int.from_bytes(sha256[:8], "big") / 2**64
     if u < val:
         return "val"
@@ -419,10 +422,13 @@ these numbers.
 
 # %%
 #| export shards
-#| blank permutation: draw n raw numbers with this key and sort their indices by them
+#| blank permutation: draw n raw numbers from np.random.PCG64(key); np.argsort gives their indices in the numbers' order
 def permutation(n: int, *key: int) -> np.ndarray:
-    """A permutation of range(n) that depends on nothing but the key, numbers from 0 on."""
-    # NumPy promises never to change these raw bits, but not what Generator.permutation makes of them (NEP 19).
+    """A permutation of range(n) that depends on nothing but the key, numbers from 0 on.
+
+    It sorts range(n), stably, by np.random.PCG64(key).random_raw(n). NumPy promises never to change these raw bits,
+    but not what Generator.permutation makes of them (NEP 19).
+    """
     return np.argsort(np.random.PCG64(key).random_raw(n), kind="stable")
 
 

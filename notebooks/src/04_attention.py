@@ -219,7 +219,8 @@ These are random numbers of variance one. In a real layer, the size of q and k d
 change in training. So the argument needs a test: at the end of the chapter we train one model with the division and
 one without it.
 
-Here is the finished function for the weights. It is the first one of this chapter that goes into the package.
+The next function computes the weights, with this division. It is the first one of this chapter that goes into the
+package.
 """
 
 # %%
@@ -234,7 +235,7 @@ from torch import Tensor
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:
     """Causal attention weights: softmax of qkᵀ/√d over the past (Vaswani et al. 2017, §3.2.1).
 
-    q, k: (..., T, d). Returns (..., T, T): row t sums to one over keys 0..t and is zero after t.
+    q, k: (..., T, d). Returns (..., T, T) on their device: row t sums to one over keys 0..t and is zero after t.
     """
     T, d = q.shape[-2:]
     scores = q @ k.transpose(-2, -1) / math.sqrt(d)  # (..., T, T)
@@ -336,14 +337,16 @@ trained. `config.bias` says whether its two linear maps add a bias. It has three
 - **Dropout.** In training, each number is set to zero with a given probability, and the others are scaled up, so that the
   model cannot rely on a single one. The GPT-2 paper names no rate. GPT-1 used 0.1, and so does the default of Hugging
   Face's GPT-2. We train with 0.
-- **A faster way to the same result.** With `flash`, PyTorch computes it in one step that never stores the (T, T) weights.
-  Chapter 12 shows how; until then, read the `else` branch.
+- **A faster way to the same result.** With `flash`, PyTorch's `F.scaled_dot_product_attention` computes `y` from `q`, `k`
+  and `v` in one step that never stores the (T, T) weights. It masks the future if it gets `is_causal=True`, and
+  `dropout_p` is the rate at which it drops weights. Chapter 12 shows how it works. Without `flash`, the layer does what
+  the last cell did.
 """
 
 
 # %%
 #| export
-#| blank CausalSelfAttention.forward: split, attend (flash or by hand), join the heads, project
+#| blank CausalSelfAttention.forward: split, attend (flash or by hand), join the heads (transpose, flatten), project
 class CausalSelfAttention(nn.Module):
     """All heads of one layer at once (Vaswani et al. 2017, §3.2.2). (B, T, n_embd) -> (B, T, n_embd), causal.
 
@@ -358,6 +361,7 @@ class CausalSelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """With flash or by hand. The joined heads are n_head · head_size wide, in chapter 21b less than x."""
         q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
         p = self.dropout if self.training else 0.0
         if self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 12

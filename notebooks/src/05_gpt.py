@@ -247,16 +247,20 @@ of residual layers by 1/√N, where N is their number (Radford et al. 2019, §2.
 to the stream, and a model with n_layer blocks writes 2·n_layer times. If these additions are independent and of equal size, their sum
 has √(2·n_layer) times the standard deviation of one of them. We follow the paper: every `c_proj` starts smaller by this factor.
 
-`init_weight` does this for one weight, and `init_weights` for all. The last two arguments are for later. `generator` is a source of random numbers of our own, and `vocab_size` matters only when
-chapter 13 gives the token table more rows than there are tokens: those extra rows are zero.
+`init_weight` does this for one weight, and `init_weights` for all. `generator` is the source of the random numbers; `None` means PyTorch's own.
+`vocab_size` matters only when chapter 13 gives the token table more rows than there are tokens. The extra rows are not drawn but zero, so that all other
+weights are the same with them and without.
 """
 
 
 # %%
 #| export
-#| blank init_weight: draw every matrix, c_proj with a smaller spread; biases are 0, gains are 1
+#| blank init_weight: draw what has two dimensions, c_proj with a smaller spread; biases are 0, gains are 1
 def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
-    """GPT-2's initialisation of one weight, in place: see init_weights."""
+    """GPT-2's initialisation of one weight, in place: see init_weights.
+
+    name: as named_parameters gives it, such as "transformer.h.0.mlp.c_proj.weight" or, in a block, "mlp.c_proj.weight".
+    """
     if p.dim() == 2:
         std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
         real = p[:vocab_size] if name.endswith("wte.weight") else p
@@ -530,7 +534,7 @@ def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 # %%
 #| export
-#| blank GPT.forward: the plan's forward with check_input first, then drop after the sum, and head at the end
+#| blank GPT.forward: check_input, the plan's forward (positions on idx's device), drop after the sum, head at the end
 class GPT(nn.Module):
     """GPT-2 (Radford et al. 2019, §2.3). Build it on the CPU and move it: a seed then gives the same weights anywhere."""
 
@@ -582,7 +586,7 @@ except ValueError as error:
 
 # %% [markdown]
 r"""
-With the same seed, the finished class draws the same weights as we gave to the plan, and it gives the same logits: it is the same model. And it
+With the same seed, this class draws the same weights as we gave to the plan, and it gives the same logits: it is the same model. And it
 refuses a wrong id with a sentence.
 
 ## Check: the first loss of GPT-2 small
@@ -707,6 +711,7 @@ predict("05.4", "GPT-2 small, T = 1024: MFLOPs to train on one token", guess=Non
 def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
 
+    The parts: "attention, linear", "attention, T×T", "mlp", "lm_head" (with vocab_rows rows), each over all blocks.
     Counts matrix products, 2 FLOPs for each multiply and add, and attention's T×T in full, although half of it
     is masked. Does not count biases, LayerNorm, GELU, softmax, sums and look-ups.
     """

@@ -63,7 +63,10 @@ SCALES = ("ci", "laptop", "gpu")
 
 
 def pick_scale(device: torch.device) -> str:
-    """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere."""
+    """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere.
+
+    ValueError, which names the word, if it is not in SCALES.
+    """
     scale = os.environ.get("NANOGPT_SCALE") or ("gpu" if device.type == "cuda" else "laptop")
     if scale not in SCALES:
         raise ValueError(f"NANOGPT_SCALE is {scale!r}; it must be one of {', '.join(SCALES)}")
@@ -628,7 +631,10 @@ The function is called `wsd`, for warm-up, stable, decay, but it has no warm-up 
 #| export optim
 #| blank wsd: the steps that are left, as a part of the steps in which the rate falls, but never more than 1
 def wsd(step: int, steps: int, *, decay: float) -> float:
-    """The factor of the learning rate: 1, and over the last `decay` of the steps linearly to 0."""
+    """The factor of the learning rate: 1, and over the last `decay` of the steps linearly to 0.
+
+    It would be 0 one step after the last. With decay=0 it is 1 in every step.
+    """
     left = (steps - step) / max(1.0, decay * steps)
     return min(1.0, left)
 
@@ -655,10 +661,11 @@ In step 9, the last of ten, a fifth of the rate is left. It would be zero one st
 #| export
 #| blank train: in each step set the rate, then the five lines, with the check just before the optimizer's step
 def train(model: GPT, stream, steps, lr, *, decay, on_step=None) -> list[float]:
-    """Train in place on `steps` batches, stream.next_batch() -> (x, y); the loss of each, in nats per token.
+    """Train in place on `steps` batches, stream.next_batch() -> (x, y); the loss of each, a float, in nats per token.
 
-    The rate falls over the last `decay` of the steps. on_step(step, loss): after each. FloatingPointError, and no
-    update, if the loss or the gradient's norm is not finite.
+    In training mode, with AdamW as above: betas 0.9 and 0.98, no weight decay, fused. The rate falls over the last
+    `decay` of the steps. on_step(step, loss): after each, with the loss as a tensor. FloatingPointError, which names the
+    step, and no update, if the loss or the norm of all gradients is not finite.
     """
     from tqdm import tqdm  # here, so that the module needs torch and nothing else
 
@@ -724,7 +731,11 @@ the position, fast for small i and slowly for large i. Then one step back is the
 #| blank scale_weight: of a narrow model, wpe becomes √8 · 0.02 · [sin | cos] of position × speed; then each matrix × √(768 / C)
 @torch.no_grad()
 def scale_weight(name: str, p: Tensor, C: int) -> None:
-    """In place, in models narrower than 768: wpe to waves (Vaswani et al. 2017, §3.5), then matrices × √(768 / C) (Glorot and Bengio 2010)."""
+    """In place, in models narrower than 768: wpe to waves, then matrices × √(768 / C) (Glorot and Bengio 2010).
+
+    wpe is `transformer.wpe.weight`. Pair i, from 0 on, has the speed 10000^(-2i / C) (Vaswani et al. 2017, §3.5); the
+    sines of all pairs come first, then their cosines. Matrices are all weights of two dimensions, wpe among them.
+    """
     if C < 768 and name == "transformer.wpe.weight":  # waves twice as large as N(0, 0.02²)
         angles = torch.arange(len(p))[:, None] * 10_000.0 ** (-torch.arange(0, C, 2) / C)  # (T, C / 2)
         p.copy_(math.sqrt(8) * 0.02 * torch.cat([angles.sin(), angles.cos()], 1)[:, :C])

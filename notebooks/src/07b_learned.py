@@ -59,7 +59,8 @@ print(MODEL, *sorted(path.name for path in MODEL.iterdir()))
 # %% [markdown]
 r"""
 `config.json` says how the model is built, and `model.safetensors` has a tensor for every parameter. So loading is short: build a model from the
-configuration, and copy the tensors into it. `strict=False` is there because of chapter 05's tied matrix. The file has it once, as `wte`; in the model,
+configuration, and copy the tensors into it. `load_state_dict` needs `strict=False` because of chapter 05's tied
+matrix. The file has it once, as `wte`; in the model,
 `lm_head` is the same tensor under a second name.
 """
 
@@ -68,7 +69,7 @@ configuration, and copy the tensors into it. `strict=False` is there because of 
 #| export
 #| blank load_model: config.json without its sha256 has the fields of a GPTConfig; load_state_dict with strict=False
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> GPT:
-    """The model that save_model wrote into a folder, in evaluation mode."""
+    """The model that save_model wrote into a folder, on the device, in evaluation mode. Nobody checks the hash yet."""
     fields = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     fields.pop("sha256")  # a hash of both files
     model = GPT(GPTConfig(**fields))
@@ -222,7 +223,9 @@ def kind_of(part: Part, pools: dict[str, str]) -> str:
 
 
 def costs_of_facts(model: torch.nn.Module, tokenizer, stories: Iterable[NotedStory]) -> dict[str, dict]:
-    """By kind of fact: "nats" a story, "times" that a story repeats it, and "right", the share of first choices.
+    """By kind of fact: "nats" a story, "times" that a story repeats it, and "right", the share of right repeats.
+
+    A repeat is right if the model would have said each of its tokens. Nats and times are means over all stories.
 
     The kind "" is everything else, and has only nats. All nats together are the cost of a story.
     """
@@ -320,9 +323,10 @@ def number_named(model: torch.nn.Module, tokenizer, story: NotedStory, key: str)
 def exchange_numbers(
     model: torch.nn.Module, tokenizer, seeds: Iterable[int], key: str = "n"
 ) -> dict[str, float]:
-    """How often a model names the right number of `key` (n is the girl's, m the boy's) in stories of two numbers.
+    """How often a model names the right number of `key`, n for the girl's or m for the boy's, where the two differ.
 
-    Shares of "texts": "before", "after" the two numbers were exchanged, in "both", and "other": after, the other person's.
+    Seeds with n = m are left out; "texts" counts the others. Shares of them: right "before", right "after" the two
+    numbers were exchanged, right in "both", and "other": after the exchange it names the other person's number.
     """
     count = Counter()
     for seed in seeds:

@@ -316,9 +316,12 @@ class Gain:
 
 # %%
 #| export
-#| blank gain_of: sort the ratios; leave out as many at each end as a fair coin passes in at most 2.5% of cases
+#| blank gain_of: sort; leave out k at each end, the largest k with at most 2.5% chance of k heads or fewer in n tosses
 def gain_of(ratios: Sequence[float]) -> Gain:
-    """The gain from the ratio of each pair, before / after, with the interval of the sign test (at least six pairs)."""
+    """The gain from the ratio of each pair, before / after, with the interval of the sign test.
+
+    ValueError for fewer than six pairs: five coins show no head in 3% of all cases.
+    """
     ordered = sorted(ratios)
     n = len(ordered)
     if n < 6:
@@ -654,7 +657,10 @@ def step_flops(config: GPTConfig, B: int, T: int) -> int:
 
 
 def mfu(flops: float, seconds: float, peak_flops: float) -> float:
-    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else."""
+    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else.
+
+    ValueError if seconds or peak_flops are not positive; NaN is not.
+    """
     if not (seconds > 0 and peak_flops > 0):
         raise ValueError(f"seconds={seconds} and peak_flops={peak_flops} must both be positive")
     return flops / seconds / peak_flops

@@ -354,9 +354,10 @@ The activations are soon larger than everything else together. What fused attent
 chapter 12 shows how it can do without them. (Not all of this memory is in use at the same moment. Chapter 12 also finds the
 largest amount, the *peak* of a step.)
 
-*Check.* We count what autograd really keeps, by looking at each tensor as it is saved. There are two traps. The same memory
-is often saved twice under different shapes, so we count storages, not tensors. And weights are saved as well, but they
-are not activations.
+*Check.* We count what autograd really keeps, by looking at each tensor as it is saved. There are three traps. The same
+memory is often saved twice under different shapes, so we count storages, not tensors. Weights are saved as well, but
+they are not activations. And when a storage is freed meanwhile, the next one can get its address, so we hold each
+until all are counted.
 """
 
 # %%
@@ -369,7 +370,10 @@ from torch import Tensor
 
 
 def saved_bytes(call: Callable[[], object], exclude: Iterable[Tensor] = ()) -> int:
-    """Bytes that autograd saves for the backward pass while `call` runs, each storage once, without `exclude`."""
+    """Bytes that autograd saves for the backward pass while `call` runs, each storage once, without those of `exclude`.
+
+    A storage counts in full, even if only a part of it is saved. The saved tensors stay as they are.
+    """
     known = {t.untyped_storage().data_ptr() for t in exclude}
     saved = {}
 
@@ -576,12 +580,19 @@ from collections import Counter
 def measure_fractions(
     config: GPTConfig, B: int, T: int, roofline: Roofline, device, dtype: str = "float32", repeats: int = 10
 ) -> Fractions:
-    """The fractions that the kernels of this step reach on `device`. dtype: what products read, as in the roofline."""
+    """The fractions that the kernels of this step reach on `device`. dtype: what products read, as in the roofline.
+
+    A kernel's rate is its work over the median of its times. What a part has to do says `step_work`, in float32; parts
+    without a kernel do not count. For "tf32" the kernels read float32, and the switch is "high". Otherwise it is
+    "highest", and afterwards it is as before.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    kernels = step_kernels(config, B * T, device, getattr(torch, dtype.replace("tf32", "float32")))
-    rates = {part: amount / measure(call, device, repeats).median for part, (call, amount) in kernels.items()}
-    torch.set_float32_matmul_precision(before)
+    try:
+        kernels = step_kernels(config, B * T, device, getattr(torch, dtype.replace("tf32", "float32")))
+        rates = {part: n / measure(call, device, repeats).median for part, (call, n) in kernels.items()}
+    finally:
+        torch.set_float32_matmul_precision(before)
     amounts, seconds = Counter(), Counter()
     for w in step_work(config, B, T):
         if w.part in rates:

@@ -141,10 +141,13 @@ class LossScaler:
 
 # %%
 #| export
-#| blank LossScaler.update: halve and start counting again, or count, and double after enough good steps
+#| blank LossScaler.update: halve and start counting again, or count; after enough good steps double and start again
 class LossScaler(LossScaler):
     def update(self, finite: bool) -> None:
-        """Halve the scale after a bad step, double it after growth_interval good ones; FloatingPointError below 1."""
+        """Halve the scale after a bad step, double it after growth_interval good ones in a row; then count anew.
+
+        FloatingPointError where half of it would be below 1. It grows to 2^127 at most, because float32 ends at 2^128.
+        """
         if finite:
             self.good_steps += 1
         else:
@@ -434,6 +437,7 @@ import torch
 def adamw_update(weight, grad, master, m, v, rates, beta1: float, beta2: float, eps: float) -> None:
     """AdamW on the float32 master, rounded into the weight; in place (Loshchilov & Hutter 2019, algorithm 2).
 
+    weight and grad are bfloat16, all else is float32, and so are all sums. ε is added to the root, as in chapter 07.
     rates: lr / (1 - beta1^t), 1 / (1 - beta2^t) and 1 - lr * weight_decay, each a tensor of one number, so that a
     compiled update is not compiled again in every step.
     """

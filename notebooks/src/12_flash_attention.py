@@ -285,7 +285,10 @@ $p_{ts} = e^{s_{ts} - L_t}$. The backward pass will need that.
 #| export
 #| blank flash_forward: for each tile of queries absorb all tiles of keys up to the diagonal, then divide
 def flash_forward(q: Tensor, k: Tensor, v: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Causal attention tile by tile (Dao 2023, algorithm 1): the output (..., T, d) and logsumexp (..., T, 1)."""
+    """Causal attention tile by tile (Dao 2023, algorithm 1): the output (..., T, d) and logsumexp (..., T, 1).
+
+    The output has the dtype of q; logsumexp keeps that of the tiles, float32 or better.
+    """
     T = q.size(-2)
     outs, logsumexps = [], []
     for i in range(0, T, block):

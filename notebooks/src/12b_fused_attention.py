@@ -71,7 +71,9 @@ from torch import Tensor
 def sdpa_backend(q: Tensor, k: Tensor, v: Tensor, **options) -> str:
     """The kernel that F.scaled_dot_product_attention chooses when it trains on these tensors, such as "Flash".
 
-    "math" means step by step, with T×T in memory. options: as for that function. Tensors (B, n_head, T, d).
+    It stands in the name of the result's operation, between ScaledDotProduct and Attention ("fused" if nothing stands
+    there). Every other name means "math": step by step, with T×T in memory. The name of a cut begins with Slice. The
+    tensors (B, n_head, T, d) need not ask for gradients, and are left as they are. options: as for that function.
     """
     q, k, v = (z.detach().requires_grad_() for z in (q, k, v))
     node = F.scaled_dot_product_attention(q, k, v, **options).grad_fn
@@ -204,7 +206,12 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def memory_levels(call: Callable[[], object]) -> list[tuple[int, int]]:
-    """(ns, bytes above the level at the start) after each allocation and release on the CPU while `call` runs."""
+    """(ns, bytes above the level at the start) after each allocation and release on the CPU while `call` runs.
+
+    The "[memory]" events are in `prof.profiler.kineto_results.events()`, which PyTorch does not document: each has
+    name(), start_ns() and nbytes(), and releases are negative. (`prof.events()` lacks those that belong to an
+    operation.) KINETO_LOG_LEVEL=99 in os.environ keeps the profiler quiet.
+    """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
         call()

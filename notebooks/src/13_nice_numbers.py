@@ -289,7 +289,11 @@ class ColumnLinear(nn.Linear):
 #| export labs.kernels.columns
 #| blank by_columns: store each weight transposed, with the same shape, and change the layer's class
 def by_columns(model: nn.Module) -> nn.Module:
-    """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
+    """Make every nn.Linear a ColumnLinear, in place, with the same numbers; returns the model.
+
+    The parameters stay the same objects, so that a tied embedding stays tied. Embedding bags are fast on CPUs with AVX:
+    where torch.backends.cpu.get_cpu_capability() does not begin with AVX, nothing is changed.
+    """
     if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         for layer in [module for module in model.modules() if type(module) is nn.Linear]:
             layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
@@ -419,7 +423,10 @@ in texts: by Zipf's law token r has a probability of about 1/r. A seed gives one
 #| export
 #| blank zipf_batches: V to the power of a uniform number is about 1/r distributed
 def zipf_batches(vocab_size: int, B: int, T: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless (x, y), each (B, T): token r occurs with a probability of about 1 / r. A seed gives one sequence."""
+    """Endless (x, y), each (B, T), y one id further than x: id r, from 0 on, has a probability of about 1 / (r + 1).
+
+    A seed gives one sequence, from a generator of its own.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def shifted(ids: Tensor) -> tuple[Tensor, Tensor]:

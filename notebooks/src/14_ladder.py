@@ -285,7 +285,10 @@ high, and a program could beat it.
 #| export
 #| blank flash_share: (n + 1) / 2n of the tiles, and 7 products where the list counts 6
 def flash_share(T: int, tile: int = 128) -> float:
-    """The share of attention's T × T products that a causal flash kernel computes, forward and backward (chapter 12)."""
+    """The share of attention's T × T products that a causal flash kernel computes, forward and backward (chapter 12).
+
+    A tile that is not full counts as a full one.
+    """
     n = -(-T // tile)
     return 7 / 6 * (n + 1) / (2 * n)
 
@@ -436,7 +439,11 @@ Now we add everything up. `fault` and `start` are seconds, and zero means that t
 def predict(
     config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline, fault: float = 0.0, start: float = 0.0
 ) -> dict[str, float]:
-    """Seconds of one step by part, before anything is run. fault: of a fresh page; start: of a kernel."""
+    """Seconds of one step by part, before anything is run. fault: of a fresh page; start: of a kernel.
+
+    The parts are those of work_seconds and update_bytes; then "page faults", unless memory is kept, for the
+    configuration as for_rungs changes it; last "starts", on a GPU only what they take longer than all the rest.
+    """
     seconds = work_seconds(config, on, B, T, roof)
     for part, moved in update_bytes(config, on).items():
         seconds[part] = moved / roof.bandwidth
@@ -479,7 +486,11 @@ SHEET = Fractions(1.0, 1.0)  # of the data sheet's rates: its limits
 
 
 def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int, reached=SHEET, start: float = 0.0):
-    """{rung: {part: seconds}} from a GPU's data sheet, for the rungs that it can do. reached: Fractions of its rates."""
+    """{rung: {part: seconds}} from a GPU's data sheet, for the rungs that it can do. reached: Fractions of its rates.
+
+    A sheet has TFLOP/s and GB/s; its `half` is the rate of "float16" and of "bfloat16". No GPU has "kept memory". One
+    with TF32 needs no "fp16"; one without it lacks "TF32", "bf16" and "bf16 weights".
+    """
     rates = {"float32": sheet.float32, "float16": sheet.half}
     cannot = ("kept memory", "TF32", "bf16", "bf16 weights")
     if sheet.tf32:

@@ -441,7 +441,10 @@ difference was measured, instead of a number that the next run would not repeat.
 #| export labs.ladder.climb
 #| blank gain_over: the ratio of each pair, before over after; gain_of gives its interval
 def gain_over(below: list[float], times: list[float]) -> dict:
-    """How many times as fast: the median of the ratios of pairs, and its interval (chapter 09)."""
+    """How many times as fast: the median of the ratios of pairs, and its interval (chapter 09).
+
+    A dictionary of "ratio", "low", "high" and "sure", as gain_of gives them.
+    """
     gain = gain_of([before / after for before, after in zip(below, times)])
     return {"ratio": gain.ratio, "low": gain.low, "high": gain.high, "sure": gain.sure}
 
@@ -508,7 +511,7 @@ are in memory at a time. There are at least ten pairs, and up to twenty if time 
 One rung is an exception. Once memory is kept, this process cannot give it back. So the first rung is measured before
 that, and "kept memory" after it. These two do not take turns, and the drift between them stays in their gain.
 
-`measure_rungs` is this paragraph as code: begin the rung, ask the forecast, take turns, judge, look at the machine
+`measure_rungs` does what this paragraph says: begin the rung, ask the forecast, take turns, judge, look at the machine
 again, and print the line. If a rung fails, it is left out with its reason. If memory runs out, all rungs must start
 over with half the batch, because rungs with different batches cannot be compared.
 """
@@ -536,7 +539,14 @@ def started(name: str, config: GPTConfig, B: int, T: int, device: torch.device, 
 #| export labs.ladder.climb
 #| blank measure_rungs: start each rung, take turns with the one below, judge it, and look at the machine again
 def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, seconds: float, say=print):
-    """The rungs from below to above, each judged. skipped grows by those that fail."""
+    """The rungs from below to above, each judged. skipped grows by those that fail.
+
+    A rung is what its first steps told, its forecast, and what judge_rung says; from the second one on also "gain" over
+    the rung below (gain_over) and "predicted_gain". What has moved since limits_now before the first rung, in
+    formats_used(skipped), joins its flags. Fresh pages are measured on a CPU only, and none once memory is kept.
+    One call of a new rung says how long a step takes; then come 10 to 20 rounds, so that all rungs together take
+    about `seconds`.
+    """
     rungs, below, times = [], None, []
     formats, pages = formats_used(skipped), device.type == "cpu"
     limits = limits_now(device, formats, pages)
@@ -753,7 +763,11 @@ Each message says three things: what is wrong, what would be right, and for whic
 #| export labs.ladder.ladder
 #| blank checked_sizes: take the default where nothing was given; refuse sizes that the model lacks and files that cannot be written
 def checked_sizes(args: argparse.Namespace, kind: str) -> tuple[str, int, int]:
-    """Size, B and T, with the defaults of this kind of device where nothing is given. Raises ValueError or OSError."""
+    """Size, B and T, with the defaults of this kind of device where nothing is given.
+
+    ValueError: a size that the model lacks, seconds that are not at least 0, a plot without matplotlib. OSError: an out
+    or plot that is a folder, or whose folder is not there or cannot be written.
+    """
     given = args.size, args.batch, args.seq
     size, B, T = (b if a is None else a for a, b in zip(given, DEFAULTS[kind]))
     longest = MODELS[size].block_size
@@ -791,7 +805,12 @@ and a command line that repeats the measurement with the batch that fitted. Some
 #| export labs.ladder.ladder
 #| blank climb: measure the machine, then call climb_once until it fits, with half the batch after each MemoryError
 def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240, say=print) -> dict:
-    """Forecast, then measure the whole ladder; with half the batch where memory runs out."""
+    """Forecast, then measure the whole ladder; with half the batch where memory runs out.
+
+    The result of climb_once and "asked_batch", "skipped" ([{"name", "reason"}, …] in the order of RUNGS) and "command"
+    (python -m nanogpt ladder with its options). say tells "out of memory at batch 8: starting over with half of it",
+    and at the end which rungs are left out, and why. Where batch 1 does not fit: RuntimeError.
+    """
     asked, machine, place = B, measure_machine(device), torch.device(device)
     skipped = obstacles(place, Roofline(**machine["roofline"]), skip)
     result = None

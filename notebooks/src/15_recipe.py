@@ -210,7 +210,7 @@ first steps. This is the *warm-up*.
 #| export
 #| blank warm_up: a straight line that reaches 1 in step warmup - 1, and stays there
 def warm_up(step: int, warmup: int) -> float:
-    """1 / warmup in step 0, rising linearly to 1 in step warmup - 1."""
+    """1 / warmup in step 0, rising linearly to 1 in step warmup - 1, and 1 from there on. Always 1 if warmup is 0."""
     return min(1.0, (step + 1) / max(1, warmup))
 
 
@@ -286,7 +286,10 @@ At the end of a run the rate must fall: large steps keep the weights jumping aro
 #| export
 #| blank cosine: how much of the time after the warm-up is done, as an angle from 0 to π
 def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> float:
-    """The factor of the rate: warm-up, then half a cosine from 1 to the minimum in step `steps` (Loshchilov and Hutter 2017)."""
+    """The factor of the rate: warm-up, then half a cosine from 1 to the minimum in step `steps` and after it.
+
+    Loshchilov and Hutter 2017. In the steps of the warm-up it is the warm-up's, however few `steps` there are.
+    """
     done = (step - warmup) / max(1, steps - warmup)
     falling = minimum + (1 - minimum) * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
     return min(warm_up(step, warmup), falling)
@@ -344,7 +347,8 @@ predict("15.4", "parameters of GPT-2 that are not decayed", guess=None, unit="%"
 def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
     """Parameter groups for an optimizer, a tied weight once: matrices are decayed, biases and gains are not.
 
-    Embeddings are matrices, too. Frozen parameters are in no group.
+    Embeddings are matrices, too. Frozen parameters are in no group. A group is {"params": […], "weight_decay": …}, the
+    matrices first.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -490,7 +494,10 @@ from collections.abc import Sequence
 
 
 def target_shares(batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Of all targets that count, those that are not -100, the share in each batch (x, y)."""
+    """Of all targets that count, those that are not -100, the share in each batch (x, y).
+
+    ValueError without any batch.
+    """
     if not batches:
         raise ValueError("a step needs at least one micro-batch (x, y)")
     counts = torch.stack([(y != -100).sum() for _, y in batches])
@@ -503,8 +510,9 @@ print("shares of the targets:", *(f"{share:.3f}" for share in target_shares(part
 # %% [markdown]
 r"""
 `accumulate_gradients` runs forward and backward on one micro-batch after another, as chapter 10b's `train_step` does it with one batch. Each loss is
-multiplied by its share, and the sum of these losses is the loss of the batch. Only the line with `torch.where` needs care. A micro-batch without any
-target has the mean loss 0/0, which is NaN. Its gradient is zero, but NaN must not get into the sum.
+multiplied by its share, and the sum of these losses is the loss of the batch. One case needs care. A micro-batch without any
+target has the mean loss 0/0, which is NaN. Its gradient is zero, but NaN must not get into the sum: `torch.where` puts
+a 0 in its place.
 """
 
 
@@ -516,8 +524,9 @@ def accumulate_gradients(
 ) -> Tensor:
     """Add the gradient of the mean loss to each .grad; batches [(x, y), …], each (B, T): the loss, in nats, on the device.
 
-    The mean is over all targets but -100, however they are cut into batches. precision: chapter 10's word. scaler: its
-    scale multiplies the gradient, which fp16 needs.
+    The mean is over all targets but -100, however they are cut into batches. The loss is detached. precision: chapter
+    10's word. scaler: its scale multiplies the gradient, which fp16 needs; without one ValueError, as in chapter 10b's
+    train_step.
     """
     if precision == "fp16" and scaler is None:
         raise ValueError("fp16 needs a scaler that lives as long as the run: pass scaler=LossScaler()")

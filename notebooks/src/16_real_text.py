@@ -275,7 +275,11 @@ def line_of(path: Path, place: int) -> int:
 #| export
 #| blank seek_cut: read from 4 bytes before `at`, ask `first` for a place, and read four times as much if there is none
 def seek_cut(path: Path, start: int, at: int, first: Callable = safe_cut) -> int:
-    """The first place from byte `at` on where a file may be cut, by first(bytes, at); or its end. start: the last cut."""
+    """The first place from byte `at` on where a file may be cut, by first(bytes, at); or its end. start: the last cut.
+
+    Nothing before `start` is read. `first` gets what was read, and where `at` is in it. If LIMIT bytes, the most that
+    are read, have no place, ValueError, which names the file and the line of `at`.
+    """
     base = max(start, at - 4)  # the character before `at` is in these 4 bytes
     length = min(1 << 16, LIMIT)
     while True:
@@ -284,7 +288,7 @@ def seek_cut(path: Path, start: int, at: int, first: Callable = safe_cut) -> int
         if cut:
             return base + cut
         if len(text) < length:
-            return base + len(text)  # the end of the file
+            return path.stat().st_size
         if length >= LIMIT:
             raise ValueError(f"{path}, line {line_of(path, at)}: no place to cut in {length:,} bytes")
         length = min(4 * length, LIMIT)
@@ -1221,7 +1225,10 @@ from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer
 #| blank byte_characters: visible bytes are themselves, all others take characters from 256 on in turn
 @cache
 def byte_characters() -> str:
-    """The character that stands for each of the 256 bytes in GPT-2's files (its encoder.py, bytes_to_unicode)."""
+    """The character that stands for each of the 256 bytes in GPT-2's files (its encoder.py, bytes_to_unicode).
+
+    Visible are the bytes 33 to 126, 161 to 172 and 174 to 255.
+    """
     visible, others = {*range(33, 127), *range(161, 173), *range(174, 256)}, iter(range(256, 512))
     return "".join(chr(byte if byte in visible else next(others)) for byte in range(256))
 
@@ -1248,7 +1255,10 @@ vocabulary, and we can prove that a file that is read belongs to it.
 #| export labs.corpora.vocab
 #| blank merge_lines: split each token with the ranks of those before it, then add it to them
 def merge_lines(vocab: list[bytes]) -> list[str]:
-    """The lines of merges.txt: the two tokens that each longer one is made of, when only those before it exist."""
+    """The lines of merges.txt: the two tokens that each longer one is made of, when only those before it exist.
+
+    Both as `spelled`, with a space between; a single byte has no line.
+    """
     ranks, lines = {}, []
     for token in vocab:
         if len(token) > 1:
@@ -1372,7 +1382,10 @@ ordinary text, as this chapter does. Then it stays text.
 #| export labs.corpora.vocab
 #| blank cut_long_runs: find the runs with regex; the cuts are one before their ends
 def cut_long_runs(text: str) -> list[str]:
-    """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway."""
+    """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway.
+
+    Long are 1,000 characters and more. A run at the end of the text is not cut: there the pattern takes it whole.
+    """
     cuts = [run.end() - 1 for run in regex.finditer(r"\s{1000,}+(?=\S)", text)]
     return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 

@@ -157,7 +157,10 @@ r"""
 #| export labs.parallel.buckets
 #| blank average_gradients: sum each gradient over the ranks, then divide by their number
 def average_gradients(model: nn.Module, ranks: Ranks) -> None:
-    """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks."""
+    """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks, in place.
+
+    A parameter without a gradient is left out.
+    """
     for p in model.parameters():
         if p.grad is not None:
             dist.all_reduce(p.grad)
@@ -577,7 +580,7 @@ r"""
 A bucket counts how many of its gradients are missing. Each hook takes one off. At zero, the bucket copies its gradients into the buffer and sends it. `finish` waits for the message and
 copies the means back.
 
-Two mistakes would go unnoticed, so both raise an error. If a second backward pass begins before `wait`, the gradients of the first are already on their way. And if a
+Two mistakes would go unnoticed, so both raise a RuntimeError. If a second backward pass begins before `wait`, the gradients of the first are already on their way: `ready` refuses that. And if a
 parameter gets no gradient, its bucket is never full.
 """
 
@@ -595,7 +598,10 @@ class Bucket:
         self.missing, self.work = len(parameters), None
 
     def ready(self, p: Tensor) -> None:
-        """p's gradient is complete; the last one of the bucket sends it."""
+        """p's gradient is complete; the last one of the bucket sends it, and `work` is what send returns.
+
+        RuntimeError if the bucket is on its way already: wait() must be called after each backward pass.
+        """
         if self.work is not None:
             raise RuntimeError("a bucket is on its way already: call wait() after each backward pass")
         self.missing -= 1
@@ -911,9 +917,12 @@ show(figures.ring(LOCAL), alt="A ring of ranks: sums of 2, 3, 4 numbers grow, th
 
 # %%
 #| export labs.parallel.buckets
-#| blank ring_all_reduce: 2(n - 1) times: send one part to the right and receive one from the left, in one batch
+#| blank ring_all_reduce: 2(n - 1) times: a dist.isend of a part to the right, a dist.irecv from the left, in one batch
 def ring_all_reduce(x: Tensor) -> Tensor:
-    """Sum a contiguous x over all ranks, in place; each sends 2(n - 1)/n of its bytes (Patarasuk and Yuan 2009)."""
+    """Sum a contiguous x over all ranks, in place; each sends 2(n - 1)/n of its bytes (Patarasuk and Yuan 2009).
+
+    Returns x. How many numbers it has need not divide by n. Each step is one dist.batch_isend_irecv of two dist.P2POp.
+    """
     n, rank = dist.get_world_size(), dist.get_rank()
     right, left = (rank + 1) % n, (rank - 1) % n
     parts = x.view(-1).tensor_split(n)

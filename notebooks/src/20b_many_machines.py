@@ -168,9 +168,13 @@ gone or stopped does not answer, and neither does one that is stuck in C code wh
 
 # %%
 #| export labs.parallel.watch
-#| blank say_where_all_are: write my place into the store, wait, and print the others' if no lower rank has answered
+#| blank say_where_all_are: write my place into the store, wait, and print all places if no lower rank has answered
 def say_where_all_are(ranks: Ranks, store, place: str, seconds: float) -> None:
-    """Print where each rank is: once, by the lowest of those that answer within so many seconds."""
+    """Print where each rank is: once, by the lowest of those that answer within so many seconds.
+
+    A rank's key in the store is its number, as a string. A line on stderr for each: "watch: rank 0 is in PLACE", or
+    "watch: rank 0 does not answer". (store.get waits for a key that is not there; store.check([key]) does not.)
+    """
     store.set(f"{ranks.rank}", place)
     time.sleep(seconds)
     answered = [rank for rank in range(ranks.size) if store.check([f"{rank}"])]
@@ -343,9 +347,13 @@ def flight_record() -> list[dict]:
 
 
 def where_they_part(records: list[list[dict]]) -> list[dict | None] | None:
-    """The first collective that is not of one kind and size on all ranks: each rank's, None where it made none."""
+    """The first collective that is not of one kind and size on all ranks: each rank's, None where it made none.
+
+    None if all ranks have made the same. records: for each rank what flight_record returns.
+    """
     made = [{each["number"]: each for each in record} for record in records]
-    for number in sorted(set().union(*made)):
+    first = max((min(of_rank) for of_rank in made if of_rank), default=0)  # a recorder forgets what is long ago
+    for number in sorted(number for number in set().union(*made) if number >= first):
         theirs = [of_rank.get(number) for of_rank in made]
         if len({each and (each["kind"], str(each["sizes"])) for each in theirs}) > 1:
             return theirs
@@ -402,7 +410,7 @@ all ranks made the call and one printed, and the lists do not part.
 This was the lucky case, in which the two collectives are of different kinds. Where both are all-reduces, gloo pairs them. If they have different sizes, a process ends with *Is there a distributed collective mismatch in your code?* If they have the
 same size, nothing ends: gloo adds two things that have nothing to do with each other, and one rank waits only at the end, for a collective that no other makes.
 
-The code above asks for the recorder of the backend that is used: `_dump_fr_trace` for gloo, and `_dump_nccl_trace` for NCCL, whose entries have the same fields (PyTorch's `FlightRecorder.hpp`). NCCL's ranks also write it to files when they run into
+Our function `recorded` asks for the recorder of the backend that is used: `_dump_fr_trace` for gloo, and `_dump_nccl_trace` for NCCL, whose entries have the same fields (PyTorch's `FlightRecorder.hpp`). NCCL's ranks also write it to files when they run into
 the time limit, if `TORCH_NCCL_DUMP_ON_TIMEOUT` is set and `TORCH_FR_DUMP_TEMP_FILE` says where.
 
 What else goes wrong is often a setting. These are the variables to look at:
@@ -585,7 +593,7 @@ r"""
 On one and two machines the model is right within 5%. From four machines on it is too optimistic, and on 64 machines by a factor of ten. The third column shows why this is possible: with a ring's latency, 10 µs for each of its 2(n − 1) messages, the model is within a factor of two of all seven measurements. NCCL can also use trees, whose latency
 grows with log n only, and our formula assumes one. No formula tells you which of them a cluster gets, or how busy its switches are: in the same figure 5% of the measurements on 64 machines were below 12.5 GB/s, and 5% above 177. An engineer who tests a cluster saw 366 GB/s on four machines (nccl-tests#309).
 
-So take the formula for the best case, and a measured bandwidth for a plan that has to hold. Here is the model of a step.
+So take the formula for the best case, and a measured bandwidth for a plan that has to hold. A model of the step puts the two together: computing, and what of the averaging cannot hide behind it. After several micro-batches the gradients are averaged once, beside the last backward pass.
 """
 
 
@@ -596,8 +604,9 @@ So take the formula for the best case, and a measured bandwidth for a plan that 
 def step_seconds(
     config: GPTConfig, rows: float, n: int, cluster: Cluster, accumulate: int = 1
 ) -> dict[str, float]:
-    """Seconds of a step on n GPUs of `rows` rows each and as many micro-batches: computing, and averaging not hidden.
+    """Seconds of a step on n GPUs, each of which computes `accumulate` micro-batches of `rows` rows.
 
+    "compute"; "averaging", as far as it is not hidden, which is cluster.overlap of the last backward at most; "total".
     Gradients are float32 and averaged once. Left out: the update, the data, and waiting for the slowest.
     """
     compute = step_flops(config, 1, config.block_size) * rows * accumulate / (cluster.flops * cluster.mfu)
@@ -609,7 +618,7 @@ def step_seconds(
 
 
 def efficiency(config: GPTConfig, rows: float, n: int, cluster: Cluster, accumulate: int = 1) -> float:
-    """Of what n times one GPU would do, the part that is done."""
+    """Of what n times one GPU would do, the part that is done, by the totals of step_seconds. Each has `rows` rows."""
     one = step_seconds(config, rows, 1, cluster, accumulate)
     return one["total"] / step_seconds(config, rows, n, cluster, accumulate)["total"]
 

@@ -67,7 +67,8 @@ BYTES = {"float32": (4, 4, 8), "bf16": (2, 2, 12), "Megatron": (2, 4, 12)}
 def state_bytes(parameters: int, ranks: int, stage: int, recipe: str = "bf16") -> tuple[float, ...]:
     """Bytes a rank of weights, gradients and optimizer in a stage of ZeRO (Rajbhandari et al. 2020, §5.1 to 5.3).
 
-    Stage 0 shares nothing, 1 what the optimizer keeps, 2 also the gradients, 3 also the weights.
+    Stage 0 shares nothing, 1 what the optimizer keeps, 2 also the gradients, 3 also the weights. ValueError for any
+    other stage, and for less than one rank. recipe: a key of BYTES.
     """
     if stage not in range(4) or ranks < 1:
         raise ValueError(f"stage={stage} must be 0 to 3 and ranks={ranks} at least 1")
@@ -208,7 +209,7 @@ the weights. Then the new parts are gathered into everybody's weights.
 
 # %%
 #| export
-#| blank PartsOptimizer.step: reduce the gradients; update the parts; then gather the weights
+#| blank PartsOptimizer.step: reduce what gradients there are, by keep_part; update the parts; gather the weights
 @torch.no_grad()
 def keep_part(weight: Tensor, part: nn.Parameter) -> None:
     """Replace a gradient that is complete on this rank by this rank's part of the mean over all ranks."""
@@ -226,6 +227,7 @@ class PartsOptimizer:
 
     @torch.no_grad()
     def step(self) -> None:
+        """One update on all ranks. A weight whose .grad is None has a part that is reduced already (stage 2)."""
         for weight, part in self.pairs:
             if weight.grad is not None:
                 keep_part(weight, part)
@@ -336,7 +338,7 @@ hook on the weight does this, and then no rank ever holds all gradients:
 
 # %%
 #| export
-#| blank keep_parts_early: a hook on each weight calls keep_part with its part
+#| blank keep_parts_early: on each weight chapter 20's hook, which calls keep_part with the weight and its part
 def keep_parts_early(optimizer: PartsOptimizer) -> None:
     """From stage 1 to stage 2: reduce each gradient during backward, when it is complete (§5.2 of the paper)."""
     for weight, part in optimizer.pairs:
@@ -671,13 +673,14 @@ def local_part(x: Tensor) -> tuple[Tensor, tuple]:
 
 # %%
 #| export optim
-#| blank global_norm: of each group take the norm of its parts, and add up the squares over its ranks
+#| blank global_norm: of the gradients that are cut over the same groups take the parts' norm; all-reduce its square
 #| grows global_norm
 @torch.no_grad()
 def global_norm(gradients) -> Tensor:
     """The norm of all gradients as one vector: on every rank the same number, as a plain tensor.
 
-    Gradients may be plain, or DTensors on different meshes: FSDP's, tensor parallelism's and both together.
+    Gradients may be plain, or DTensors on different meshes: FSDP's, tensor parallelism's and both together. Plain
+    ones alone have chapter 15's norm, to the last bit: torch.nn.utils.get_total_norm. Squares are added in float32.
     """
     kinds, norms = {}, []
     for part, groups in map(local_part, gradients):

@@ -455,7 +455,7 @@ use tensor parallelism inside a machine, where the links are fast, and data para
 
 ## The vocabulary, with gradients
 
-The functions below do what we did by hand with five words, for (N, V/n) logits, and with `leave`, so that autograd knows the sums. GPT-2's 50,257 tokens do not divide by two, so the last rank has one row less. (Megatron adds unused rows instead, as chapter 13 did.)
+`vocab_loss` below is to do what we did by hand with five words, for (N, V/n) logits, and with `leave`, so that autograd knows the sums. GPT-2's 50,257 tokens do not divide by two, so the last rank has one row less. (Megatron adds unused rows instead, as chapter 13 did.)
 
 *Predict.* GPT-2's vocabulary, float32, two ranks. How many times as many bytes would a rank put in, if the ranks gathered the logits instead?
 """
@@ -480,11 +480,12 @@ def vocab_embedding(ids: Tensor, table: Tensor, first, group=None) -> Tensor:
 
 # %%
 #| export labs.parallel.tensor_by_hand
-#| blank vocab_loss: share the maximum, then the target's score and the sum of exponentials, by leave
+#| blank vocab_loss: all-reduce the maximum, without a gradient; then, by leave, the target's score and the sum of exps
 def vocab_loss(logits: Tensor, targets: Tensor, first, group=None) -> Tensor:
     """Mean cross-entropy in nats, from this rank's columns of the logits (N, V/n), those from `first` on.
 
-    targets: (N,), all of them on every rank; -100 does not count. Three all-reduces of N numbers each.
+    targets: (N,), all of them on every rank; -100 does not count. Three all-reduces of N numbers each, of which the
+    first is of the largest logits (dist.ReduceOp.MAX). Logits of 16 bits are made float32 before.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     highest = logits.detach().amax(-1)

@@ -292,7 +292,10 @@ The bubble is the same in both. Each of the p stages waits for p − 1 others to
 #| export
 #| blank bubble: stages - 1 steps are lost, and each chunk of each micro-batch is work
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """Idle share of a pipeline's time (Huang et al. 2019, §2.3); with interleaved chunks Narayanan et al. 2021, §2.2.2."""
+    """Idle share of a pipeline's time (Huang et al. 2019, §2.3); with interleaved chunks Narayanan et al. 2021, §2.2.2.
+
+    chunks (used in the next section): a stage is cut into so many pieces, and a micro-batch goes around for each.
+    """
     return (stages - 1) / (chunks * micro_batches + stages - 1)
 
 

@@ -106,7 +106,7 @@ the 32 bytes. So the list has three kinds of entries, and now we can write it as
 
 Programs differ in how many bytes they use for a number and in a few tensors that one keeps and another does not. So we write one list, and describe each program by a row of choices.
 
-The first group of fields below is enough for PyTorch, and its defaults are those of float32. The second group describes attention without flash, which keeps a T × T table for each head. (In bf16 autocast on a GPU, the softmax keeps a float32 table, and the next product keeps a 16-bit copy of it. Together they have the bytes of three 16-bit tables, so `tables` is 3 there.) Skip the third group now. It is for llm.c and Megatron-LM, whose
+The first group of fields below is enough for PyTorch, and its defaults are those of float32. The second group describes attention without flash, which keeps a T × T table for each head. (In bf16 autocast on a GPU, the softmax keeps a float32 table, and the next product keeps a 16-bit copy of it. Together they have the bytes of three 16-bit tables, so `tables` is 3 there.) Skip the third group now, but for `projections`, which belongs into the list below. It is for llm.c and Megatron-LM, whose
 logs we read later in this chapter.
 """
 
@@ -129,7 +129,7 @@ class Program:
     ids: bool = False  # tokens, targets, positions as int64, and the loss's divisor, are kept
 
     tables: int = 1  # T × T tables for each head, without flash attention
-    mask: int = 0  # bytes of a T × T mask for each layer, without flash attention
+    mask: int = 0  # bytes of a number in a layer's T × T mask, without flash attention
 
     norms: int = 0  # bytes that a LayerNorm's parameter has more than another
     projections: bool = False  # what both projections add to the stream has tensors of its own
@@ -254,9 +254,15 @@ Now the list itself: for each tensor, how many numbers it has and how many bytes
 
 # %%
 #| export labs.plan.footprint
-#| blank block_tensors: sixteen tables of N × C, the norms' two numbers for each token, and attention's sums for each head
+#| blank block_tensors: sixteen tables of N × C, two numbers a token for each norm, attention's sums or tables, mask, projections
 def block_tensors(step: Step) -> dict[str, tuple[int, int]]:
-    """What a block keeps of a micro-batch: (numbers, bytes of each), by llm.c's names."""
+    """What a block keeps of a micro-batch: (numbers, bytes of each), by llm.c's names, those in BLOCK and residual3.
+
+    residual2 and residual3 have the bytes of `stream`, the norms' the bytes of `stats`, all other tables those of
+    `inside`. With flash, att is a float32 sum (4 bytes) for each token and head. Without it, att is `tables` numbers
+    for each token, head and key, and mask T × T numbers of `mask` bytes, once for all rows. attproj and fcproj, what
+    the two projections add, are N × C each where the program has `projections`, and otherwise 0.
+    """
     T, N, p, H, C = step.T, step.B * step.T, step.row, step.config.n_head, step.config.n_embd
     return {
         "ln1": (N * C, p.inside),

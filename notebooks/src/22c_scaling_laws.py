@@ -177,7 +177,7 @@ The law is about the second number of each line. If you fit it to points of one 
 
 ## The fit
 
-Here is the law as code. `loss` is the formula. `best` answers the question of this chapter: of all N and D that cost the same computing, 6·N·D FLOPs, which have the lowest loss? The derivative is zero there, which gives a formula for N. Below it we try the constants that Hoffmann et al. published, with the best size for a budget and with a size that is four times too small or too large.
+The class `Law` is the law as code. `loss` is the formula. `best` answers the question of this chapter: of all N and D that cost the same computing, 6·N·D FLOPs, which have the lowest loss? The derivative is zero there, which gives a formula for N. Below it we try the constants that Hoffmann et al. published, with the best size for a budget and with a size that is four times too small or too large.
 """
 
 
@@ -229,6 +229,7 @@ DELTA = 1e-3  # Huber's: beyond a thousandth of the loss an error counts linearl
 
 
 def huber(r: np.ndarray) -> np.ndarray:
+    """Of each error: half of its square up to DELTA; beyond, a line that goes on with the same value and slope."""
     size = abs(r)
     return np.where(size < DELTA, r * r / 2, DELTA * (size - DELTA / 2))
 

@@ -80,8 +80,9 @@ $p_j = e^{z_j - \mathrm{logsumexp}}$. That is one number for each row, in place 
 
 A row of 50,257 logits is too long for one block. So a program walks over its row in blocks. It needs the maximum of the
 row, to keep `exp` from overflowing, and it needs the sum of the exponentials relative to this maximum. Chapter 12's
-`absorb` finds both in one walk: when a block brings a larger maximum, the old sum is scaled down. Here are the same lines,
-for one row.
+`absorb` finds both in one walk: when a block brings a larger maximum, the old sum is scaled down. The kernel has the same
+lines, for one row. The loop over its blocks is `for first in range(0, V, BLOCK)`. `tl.maximum` takes the larger of two numbers,
+`tl.max(z, axis=0)` the largest of a block, and `tl.exp` and `tl.log` are what they are in PyTorch.
 """
 
 
@@ -109,7 +110,7 @@ def loss_kernel(logits_ptr, targets_ptr, loss_ptr, lse_ptr, V, BLOCK: tl.constex
 
 # %% [markdown]
 r"""
-Three details are new. `for first in range(0, V, BLOCK)` is a loop inside a program. The lanes behind the end of the row
+Three details were new. `for first in range(0, V, BLOCK)` is a loop inside a program. The lanes behind the end of the row
 load $-\infty$: they cannot be the maximum, and their exponential is 0. And a target of −100 means, as everywhere in this
 course, that the token does not count. Without the mask such a program would load the number that lies 100 places before
 its row.
@@ -209,7 +210,7 @@ and 0 where the target is −100.
 #| blank loss_backward_kernel: p from the logit and the row's logsumexp, minus 1 at the target, times the row's g
 @triton.jit
 def loss_backward_kernel(g_ptr, logits_ptr, targets_ptr, lse_ptr, d_ptr, V, BLOCK: tl.constexpr):
-    """The gradient of one block of one row of logits: g · (softmax − 1 at the target)."""
+    """The gradient of one block of one row of logits: g · (softmax − 1 at the target). (i, j): block j of row i."""
     row, cols = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside, at = cols < V, row.to(tl.int64) * V + cols
     p = tl.exp(wide(tl.load(logits_ptr + at, mask=inside)) - tl.load(lse_ptr + row))
@@ -285,7 +286,10 @@ second tensor of that size is needed. It is plain PyTorch.
 #| export
 #| blank loss_and_slope: softmax in place by sub_, exp_, div_; minus 1 at the target; rows of -100 times 0
 def loss_and_slope(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of the rows' cross-entropies and its gradient, which is written over the logits (N, V)."""
+    """The sum of the rows' cross-entropies and its gradient, which is written over the logits (N, V).
+
+    A row with the target -100 adds no loss, and its gradient is 0. Logits may be thousands.
+    """
     counts = targets != -100
     column = targets.clamp(min=0)[:, None]
     right = logits.gather(1, column)

@@ -377,7 +377,7 @@ def test_the_floor_counts_one_separator_a_story():
     tokens = sum(len(story.text.split()) + 1 for story in some)
     assert floor_per_token(some, Words()) == pytest.approx(-sum(story.logprob for story in some) / tokens)
     assert floor_per_token(iter(some), Words()) == floor_per_token(some, Words())
-    with pytest.raises(ValueError, match="at least one story"):
+    with pytest.raises(ValueError):
         floor_per_token([], Words())
 
 

@@ -39,6 +39,12 @@ configs = st.builds(
 )
 
 
+def released(config):
+    from tutor import released_model
+
+    return released_model("09b")(config)
+
+
 def batch(config, B, T):
     return torch.randint(config.vocab_size, (2, B, T), generator=torch.Generator().manual_seed(0))
 
@@ -48,7 +54,7 @@ def batch(config, B, T):
 def test_flops_are_those_of_the_products_that_run(config, B, T):
     config = replace(config, flash=False)
     with FlopCounterMode(display=False) as counter:
-        GPT(config)(*batch(config, B, T))[1].backward()
+        released(config)(*batch(config, B, T))[1].backward()
     assert counter.get_total_flops() == step_flops(config, B, T)
 
 
@@ -94,7 +100,7 @@ class CountBytes(TorchDispatchMode):
 @pytest.mark.parametrize(("B", "T", "n_layer"), [(2, 5, 1), (3, 12, 3)])
 def test_bytes_are_those_of_the_operations_that_run(flash, bias, B, T, n_layer):
     config = GPTConfig(12, 101, n_layer=n_layer, n_head=2, n_embd=24, bias=bias, flash=flash)
-    model, ids = GPT(config), batch(config, B, T)
+    model, ids = released(config), batch(config, B, T)
     with CountBytes() as forward:
         loss = model(*ids)[1]
     with CountBytes() as backward:

@@ -70,7 +70,7 @@ def test_bad_steps_without_end_are_an_error_not_silence():
     scaler.update(False)
     scaler.update(False)
     assert scaler.scale == 1
-    with pytest.raises(FloatingPointError, match="even without loss scaling"):
+    with pytest.raises(FloatingPointError):
         scaler.update(False)
 
 

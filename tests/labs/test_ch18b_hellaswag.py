@@ -154,7 +154,7 @@ def test_a_line_that_is_no_question_is_one_clear_error(tmp_path, line):
 
 
 def test_an_ending_longer_than_the_context_is_one_clear_error():
-    with pytest.raises(ValueError, match="17 tokens does not fit into block_size=16"):
+    with pytest.raises(ValueError, match=r"17.*16"):
         score_ids(new_model(block_size=16), [([1], [[2] * 17])])
     assert len(score_ids(new_model(block_size=16), [([1] * 40, [[2] * 16])])) == 1
     with pytest.raises(ValueError, match="batch=0 must be at least 1"):

@@ -1,0 +1,74 @@
+"""The tutor's side of the blanks is true (tests/tutor.py), and a student sees it: right, wrong, and still blank."""
+
+import pytest
+import torch
+from tutor import module_of, problems
+
+from course.package.tutor import NotRight, Raised, blanks_of, check, difference, same
+from course.paths import source_chapters
+
+WITH_BLANKS = [
+    chapter for chapter in source_chapters() if chapter not in ("11", "15b")
+]  # they export nothing
+
+
+@pytest.mark.parametrize("chapter", WITH_BLANKS)
+def test_each_blank_has_hints_a_probe_another_right_body_and_wrong_ones_that_are_told_apart(chapter):
+    assert problems(chapter) == []
+
+
+def weights(**body) -> dict:
+    """Chapter 04's names, with a body for attention_weights."""
+    namespace = module_of("04", "model")
+    exec(f"def attention_weights(q, k):\n    {body['of']}", namespace)
+    return namespace
+
+
+def test_a_check_says_right_or_what_was_expected_and_what_came_with_the_tutor_s_sentence(capsys):
+    mask = "torch.ones(q.size(-2), q.size(-2), dtype=torch.bool, device=q.device).triu(1)"
+    right = f"return (q @ k.mT / k.size(-1) ** 0.5).masked_fill({mask}, -math.inf).softmax(-1)"
+    check("04", "attention_weights", weights(of=right))
+    assert capsys.readouterr().out == "attention_weights: right\n"
+    known = weights(of=right.replace(" / k.size(-1) ** 0.5", ""))
+    before = dict(known)
+    with pytest.raises(NotRight) as told:
+        check("04", "attention_weights", known)
+    message, say = str(told.value).split("\n")
+    assert message.startswith("attention_weights: ") and "should be [" in message and ", and is [" in message
+    assert say == blanks_of("04")["attention_weights"].wrong[0]["say"]
+    assert known == before, "the namespace is the student's"
+    with pytest.raises(NotRight, match=r"^attention_weights: it raises RuntimeError: .*$"):
+        check("04", "attention_weights", weights(of="return q @ k"))
+    with pytest.raises(NotImplementedError, match="your turn: attention_weights"):
+        check(
+            "04", "attention_weights", weights(of="raise NotImplementedError('your turn: attention_weights')")
+        )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (torch.ones(2), [1.0, 1.0], False),
+        (torch.ones(2), torch.ones(2, dtype=torch.bfloat16), True),
+        (torch.ones(2), torch.ones(2, 1), False),
+        ({"a": 1}, {"a": 1.0000001}, True),
+        ({"a": (1, "x")}, {"a": [1, "x"]}, True),
+        (float("nan"), float("nan"), True),
+        (None, 0, False),
+        ("1", 1, False),
+        (Raised("A: b"), Raised("A: b"), True),
+        ({1, 2}, {2, 1}, True),
+    ],
+)
+def test_values_agree_up_to_the_rounding_of_float32(one, other, equal):
+    assert same(one, other) is equal and same(other, one) is equal
+
+
+def test_of_long_values_the_first_place_that_differs_is_named():
+    one = torch.arange(100.0).view(10, 10)
+    other = one.clone()
+    other[3, 4] = 0
+    assert difference({"the table": one}, {"the table": other}) == "the table[3, 4] should be 34, and is 0"
+    assert difference({"its shape": one}, {"its shape": one[0]}) == (
+        "its shape should have the shape (10, 10), and has (10,)"
+    )
