@@ -55,7 +55,10 @@ def find_tokenizer(data: Data, manifest: dict) -> BPETokenizer | None:
 
 
 def open_stream(config: Config, ranks: Ranks) -> BatchStream:
-    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
+    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would.
+
+    Whole documents if data.documents is set, else a continuous text (chapter 17d).
+    """
     kind = DocumentStream if config.data.documents else BatchStream
     shards, B, T = open_shards(config.data.dir, "train"), config.train.micro_batch, config.model.block_size
     dealt = {"rank": ranks.rank, "world_size": ranks.size}

@@ -9,7 +9,10 @@ import torch
 
 
 def device_names() -> list[str]:
-    """The names of all devices that PyTorch finds here, the best first."""
+    """The names of all devices that PyTorch finds here, the best first.
+
+    Asks torch.cuda.device_count() and torch.backends.mps.is_available().
+    """
     gpus = torch.cuda.device_count()
     names = ["cuda"] if gpus > 0 else []  # without a number: the first one
     for i in range(gpus):
@@ -23,7 +26,7 @@ def device_names() -> list[str]:
 def pick_device(prefer: str | None = None) -> torch.device:
     """The device to compute on: `prefer`, else the variable NANOGPT_DEVICE, else the best of cuda, mps, cpu.
 
-    Raises ValueError if the one that was asked for is not there.
+    Raises ValueError, which names both, if the one that was asked for is not there.
     """
     names = device_names()
     wanted = prefer or os.environ.get("NANOGPT_DEVICE") or names[0]
@@ -36,7 +39,10 @@ SCALES = ("ci", "laptop", "gpu")
 
 
 def pick_scale(device: torch.device) -> str:
-    """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere."""
+    """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere.
+
+    ValueError, which names the word, if it is not in SCALES.
+    """
     scale = os.environ.get("NANOGPT_SCALE") or ("gpu" if device.type == "cuda" else "laptop")
     if scale not in SCALES:
         raise ValueError(f"NANOGPT_SCALE is {scale!r}; it must be one of {', '.join(SCALES)}")

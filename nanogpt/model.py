@@ -16,7 +16,7 @@ from torch import Tensor, nn
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:
     """Causal attention weights: softmax of qkᵀ/√d over the past (Vaswani et al. 2017, §3.2.1).
 
-    q, k: (..., T, d). Returns (..., T, T): row t sums to one over keys 0..t and is zero after t.
+    q, k: (..., T, d). Returns (..., T, T) on their device: row t sums to one over keys 0..t and is zero after t.
     """
     T, d = q.shape[-2:]
     scores = q @ k.transpose(-2, -1) / math.sqrt(d)  # (..., T, T)
@@ -92,7 +92,10 @@ class Block(nn.Module):
 
 
 def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
-    """GPT-2's initialisation of one weight, in place: see init_weights."""
+    """GPT-2's initialisation of one weight, in place: see init_weights.
+
+    name: as named_parameters gives it, such as "transformer.h.0.mlp.c_proj.weight" or, in a block, "mlp.c_proj.weight".
+    """
     if p.dim() == 2:
         std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
         real = p[:vocab_size] if name.endswith("wte.weight") else p
@@ -246,6 +249,7 @@ def num_params(config: GPTConfig) -> int:
 def flops_by_part(config: GPTConfig, T: int | None = None) -> dict[str, int]:
     """Forward FLOPs per token by part, in a context of T tokens (default: block_size).
 
+    The parts: "attention, linear", "attention, T×T", "mlp", "lm_head" (with vocab_rows rows), each over all blocks.
     Counts matrix products, 2 FLOPs for each multiply and add, and attention's T×T in full, although half of it
     is masked. Does not count biases, LayerNorm, GELU, softmax, sums and look-ups.
     """
@@ -269,7 +273,10 @@ def step_flops(config: GPTConfig, B: int, T: int) -> int:
 
 
 def mfu(flops: float, seconds: float, peak_flops: float) -> float:
-    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else."""
+    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else.
+
+    ValueError if seconds or peak_flops are not positive; NaN is not.
+    """
     if not (seconds > 0 and peak_flops > 0):
         raise ValueError(f"seconds={seconds} and peak_flops={peak_flops} must both be positive")
     return flops / seconds / peak_flops

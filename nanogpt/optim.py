@@ -15,7 +15,7 @@ from nanogpt.model import GPT
 
 
 def warm_up(step: int, warmup: int) -> float:
-    """1 / warmup in step 0, rising linearly to 1 in step warmup - 1."""
+    """1 / warmup in step 0, rising linearly to 1 in step warmup - 1, and 1 from there on. Always 1 if warmup is 0."""
     return min(1.0, (step + 1) / max(1, warmup))
 
 
@@ -31,7 +31,8 @@ MASTERS = "nanogpt.labs.ladder.masters"  # chapter 10b; imported where it is ask
 def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
     """Parameter groups for an optimizer, a tied weight once: matrices are decayed, biases and gains are not.
 
-    Embeddings are matrices, too. Frozen parameters are in no group.
+    Embeddings are matrices, too. Frozen parameters are in no group. A group is {"params": […], "weight_decay": …}, the
+    matrices first.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -59,7 +60,10 @@ def make_optimizer(
 
 
 def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> float:
-    """The factor of the rate: warm-up, then half a cosine from 1 to the minimum in step `steps` (Loshchilov and Hutter 2017)."""
+    """The factor of the rate: warm-up, then half a cosine from 1 to the minimum in step `steps` and after it.
+
+    Loshchilov and Hutter 2017. In the steps of the warm-up it is the warm-up's, however few `steps` there are.
+    """
     done = (step - warmup) / max(1, steps - warmup)
     falling = minimum + (1 - minimum) * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
     return min(warm_up(step, warmup), falling)
@@ -86,7 +90,8 @@ def local_part(x: Tensor) -> tuple[Tensor, tuple]:
 def global_norm(gradients) -> Tensor:
     """The norm of all gradients as one vector: on every rank the same number, as a plain tensor.
 
-    Gradients may be plain, or DTensors on different meshes: FSDP's, tensor parallelism's and both together.
+    Gradients may be plain, or DTensors on different meshes: FSDP's, tensor parallelism's and both together. Plain
+    ones alone have chapter 15's norm, to the last bit: torch.nn.utils.get_total_norm. Squares are added in float32.
     """
     kinds, norms = {}, []
     for part, groups in map(local_part, gradients):

@@ -150,7 +150,10 @@ def judge(run: Training, line: dict) -> str | None:
 
 
 def seed_step(seed: int, step: int, stream: BatchStream) -> None:
-    """Let dropout differ by step and by rank, where several ranks read different rows."""
+    """Let dropout differ by step and by rank, where several ranks read different rows: stream.world_size of them.
+
+    The same seed, step and rank give the same numbers, in PyTorch's own generators. One process draws on as it was.
+    """
     if stream.world_size > 1:
         torch.manual_seed(hash((seed, step, stream.rank)) % 2**63)
 

@@ -73,7 +73,7 @@ def code(cell) -> tuple[str, list[str]]:
         return cell.source, cell.metadata.get("tags", [])
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            node.body[0] = ast.Pass()
+            node.body = node.body[1:] or [ast.Pass()]
     return ast.unparse(tree), cell.metadata.get("tags", [])
 
 

@@ -215,9 +215,9 @@ nothing to do.
 
 If you want to build the package yourself, run `course start` in a terminal. It empties `nanogpt/`, and the checkpoint
 of every chapter puts its part back. `course start --blank` goes one step further: in nearly every chapter it also
-removes the bodies of two to five functions that carry the chapter's idea. You write them, and the cells below them and
-the tests tell you whether they are right. When you are stuck, `course solution 00 pick_device` shows our body of the
-function `pick_device`. We recommend `--blank` if you have the time. Code that you read seems clear; when you write it,
+removes the bodies of two to five functions that carry the chapter's idea. You write them. Above each stand two hints,
+folded; the cell below it says whether your function is right, and if not, what was expected and what came. When you are
+stuck, `course solution 00 pick_device` shows our body of the function `pick_device`. We recommend `--blank` if you have the time. Code that you read seems clear; when you write it,
 you find out whether you have understood it. `course package` brings the finished package back, and keeps yours in `yours/`.
 
 This chapter's part of the package is small: two functions that answer a question of many chapters.

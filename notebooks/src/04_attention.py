@@ -361,7 +361,7 @@ class CausalSelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """With flash or by hand. The joined heads are n_head · head_size wide, in chapter 21b less than x."""
+        """The joined heads are n_head · head_size wide: C here, and less where several GPUs share a layer's heads."""
         q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
         p = self.dropout if self.training else 0.0
         if self.flash:  # the same sum in one kernel that never stores a (T, T) matrix: chapter 12

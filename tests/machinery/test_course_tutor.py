@@ -1,11 +1,15 @@
 """The tutor's side of the blanks is true (tests/tutor.py), and a student sees it: right, wrong, and still blank."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
-from tutor import module_of, problems
+from tutor import module_of, package_of_others, problems
 
 from course.package.tutor import NotRight, Raised, blanks_of, check, difference, same
-from course.paths import source_chapters
+from course.paths import ROOT, TESTS, source_chapters
 
 WITH_BLANKS = [
     chapter for chapter in source_chapters() if chapter not in ("11", "15b")
@@ -15,6 +19,32 @@ WITH_BLANKS = [
 @pytest.mark.parametrize("chapter", WITH_BLANKS)
 def test_each_blank_has_hints_a_probe_another_right_body_and_wrong_ones_that_are_told_apart(chapter):
     assert problems(chapter) == []
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """A package of the other right bodies, with errors in other words."""
+    folder = tmp_path_factory.mktemp("others")
+    package_of_others(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["core", "labs"])
+def test_who_writes_each_blank_from_its_text_passes_every_chapter(others, part):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(others), str(ROOT)])}
+    seen = "import nanogpt, sys; sys.exit(not nanogpt.__file__.startswith(sys.argv[1]))"
+    assert subprocess.run([sys.executable, "-c", seen, str(others)], cwd=others, env=env).returncode == 0
+    done = subprocess.run(
+        [*command, str(TESTS / part)],
+        cwd=others,
+        env=env,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
 
 
 def weights(**body) -> dict:

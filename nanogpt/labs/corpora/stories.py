@@ -147,7 +147,10 @@ def choose(options: list, rng: random.Random, story: Story):
 
 
 def tell(symbol: str, rng: random.Random, story: Story) -> None:
-    """Adds one random expansion of symbol to the story."""
+    """Adds one random expansion of symbol to the story: its text, facts, choices, answers and kinds.
+
+    All dice are rolled by `choose`, also among a single option. A fact is kept in all its forms, under its key.
+    """
     for part in choose(alternatives(symbol), rng, story):
         if isinstance(part, Pick):
             tell(part.symbol, rng, story)

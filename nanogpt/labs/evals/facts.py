@@ -102,7 +102,9 @@ def kind_of(part: Part, pools: dict[str, str]) -> str:
 
 
 def costs_of_facts(model: torch.nn.Module, tokenizer, stories: Iterable[NotedStory]) -> dict[str, dict]:
-    """By kind of fact: "nats" a story, "times" that a story repeats it, and "right", the share of first choices.
+    """By kind of fact: "nats" a story, "times" that a story repeats it, and "right", the share of right repeats.
+
+    A repeat is right if the model would have said each of its tokens. Nats and times are means over all stories.
 
     The kind "" is everything else, and has only nats. All nats together are the cost of a story.
     """
@@ -138,9 +140,10 @@ def number_named(model: torch.nn.Module, tokenizer, story: NotedStory, key: str)
 def exchange_numbers(
     model: torch.nn.Module, tokenizer, seeds: Iterable[int], key: str = "n"
 ) -> dict[str, float]:
-    """How often a model names the right number of `key` (n is the girl's, m the boy's) in stories of two numbers.
+    """How often a model names the right number of `key`, n for the girl's or m for the boy's, where the two differ.
 
-    Shares of "texts": "before", "after" the two numbers were exchanged, in "both", and "other": after, the other person's.
+    Seeds with n = m are left out; "texts" counts the others. Shares of them: right "before", right "after" the two
+    numbers were exchanged, right in "both", and "other": after the exchange it names the other person's number.
     """
     count = Counter()
     for seed in seeds:

@@ -21,6 +21,7 @@ def check_lines(lines: list[str], where: str) -> None:
 def floor_per_token(stories: Iterable[Story], tokenizer) -> float:
     """The mean loss, in nats per token, of a model that knows the grammar, on these stories.
 
+    stories: read once, so it may be a generator.
     Each story counts its tokens and one `<|endoftext|>`, which costs nothing, since a story shows where it ends.
     tokenizer: anything with .encode(text). ValueError without stories.
     """

@@ -25,6 +25,7 @@ class PatientScaler(LossScaler):
     overflows: int = 0  # since the scale last grew
 
     def update(self, finite: bool) -> None:
+        """As LossScaler's, with patience. A forgiven overflow sets good_steps to 0 as well."""
         self.overflows += not finite
         if not finite and self.overflows < self.hysteresis:
             self.good_steps = 0
@@ -42,12 +43,15 @@ def half_unit(printed: str) -> float:
 
 
 def agrees(printed: str, value: float) -> bool:
-    """Whether a number, rounded as the printed one was, is the printed one."""
+    """Whether a number, rounded as the printed one was, is the printed one: half a unit away, plus a billionth."""
     return abs(float(printed) - value) <= half_unit(printed) * (1 + 1e-9) + 1e-12 * abs(value)
 
 
 def printed_rate(config: Config, updates: int) -> float:
-    """The rate that Megatron's log shows after so many updates: in float32, since ranks send it to each other as such."""
+    """The rate that Megatron's log shows after so many updates: in float32, since ranks send it to each other as such.
+
+    It rises in a line from 0, before any update, to optim.lr after optim.warmup; then it is learning_rate's. A float.
+    """
     o = config.optim
     rate = o.lr * updates / o.warmup if updates < o.warmup else learning_rate(config, updates)
     return float(np.float32(rate))

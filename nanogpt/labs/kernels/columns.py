@@ -24,7 +24,11 @@ class ColumnLinear(nn.Linear):
 
 
 def by_columns(model: nn.Module) -> nn.Module:
-    """Make every nn.Linear a ColumnLinear, with the same numbers; only on CPUs for which embedding bags are fast."""
+    """Make every nn.Linear a ColumnLinear, in place, with the same numbers; returns the model.
+
+    The parameters stay the same objects, so that a tied embedding stays tied. Embedding bags are fast on CPUs with AVX:
+    where torch.backends.cpu.get_cpu_capability() does not begin with AVX, nothing is changed.
+    """
     if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         for layer in [module for module in model.modules() if type(module) is nn.Linear]:
             layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided

@@ -41,7 +41,10 @@ def tile_scores(q: Tensor, k: Tensor, diagonal: bool) -> Tensor:
 
 
 def flash_forward(q: Tensor, k: Tensor, v: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Causal attention tile by tile (Dao 2023, algorithm 1): the output (..., T, d) and logsumexp (..., T, 1)."""
+    """Causal attention tile by tile (Dao 2023, algorithm 1): the output (..., T, d) and logsumexp (..., T, 1).
+
+    The output has the dtype of q; logsumexp keeps that of the tiles, float32 or better.
+    """
     T = q.size(-2)
     outs, logsumexps = [], []
     for i in range(0, T, block):
@@ -123,7 +126,9 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tensor
 def sdpa_backend(q: Tensor, k: Tensor, v: Tensor, **options) -> str:
     """The kernel that F.scaled_dot_product_attention chooses when it trains on these tensors, such as "Flash".
 
-    "math" means step by step, with T×T in memory. options: as for that function. Tensors (B, n_head, T, d).
+    It stands in the name of the result's operation, between ScaledDotProduct and Attention ("fused" if nothing stands
+    there). Every other name means "math": step by step, with T×T in memory. The name of a cut begins with Slice. The
+    tensors (B, n_head, T, d) need not ask for gradients, and are left as they are. options: as for that function.
     """
     q, k, v = (z.detach().requires_grad_() for z in (q, k, v))
     node = F.scaled_dot_product_attention(q, k, v, **options).grad_fn

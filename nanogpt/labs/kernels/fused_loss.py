@@ -32,7 +32,7 @@ def loss_kernel(logits_ptr, targets_ptr, loss_ptr, lse_ptr, V, BLOCK: tl.constex
 
 @triton.jit
 def loss_backward_kernel(g_ptr, logits_ptr, targets_ptr, lse_ptr, d_ptr, V, BLOCK: tl.constexpr):
-    """The gradient of one block of one row of logits: g · (softmax − 1 at the target)."""
+    """The gradient of one block of one row of logits: g · (softmax − 1 at the target). (i, j): block j of row i."""
     row, cols = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside, at = cols < V, row.to(tl.int64) * V + cols
     p = tl.exp(wide(tl.load(logits_ptr + at, mask=inside)) - tl.load(lse_ptr + row))
@@ -63,7 +63,10 @@ class CrossEntropy(torch.autograd.Function):
 
 
 def loss_and_slope(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of the rows' cross-entropies and its gradient, which is written over the logits (N, V)."""
+    """The sum of the rows' cross-entropies and its gradient, which is written over the logits (N, V).
+
+    A row with the target -100 adds no loss, and its gradient is 0. Logits may be thousands.
+    """
     counts = targets != -100
     column = targets.clamp(min=0)[:, None]
     right = logits.gather(1, column)

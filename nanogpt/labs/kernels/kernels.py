@@ -72,7 +72,7 @@ ROWS, COLS = 16, 64  # of a tile
 
 @triton.jit
 def bias_gelu_kernel(x_ptr, bias_ptr, y_ptr, N, C, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """y = GELU(x + bias) for the tile (i, j) of x (N, C)."""
+    """y = GELU(x + bias) for the tile (i, j) of x (N, C); program_id(0) is i, of the rows, and program_id(1) is j."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
     inside = (rows < N)[:, None] & (cols < C)[None, :]
@@ -127,7 +127,10 @@ def power_of_two(n: int) -> int:
 
 @triton.jit
 def norm_kernel(x_ptr, r_ptr, w_ptr, b_ptr, h_ptr, y_ptr, mean_ptr, rstd_ptr, C, eps, BLOCK: tl.constexpr):
-    """h = x + r and y = LayerNorm(h) of one row; its mean and 1/σ are kept for the backward pass."""
+    """h = x + r and y = LayerNorm(h) of one row; its mean and 1/σ are kept for the backward pass.
+
+    σ² is the mean square of h - mean, plus eps. tl.sum(h, axis=0) adds up a block's numbers; tl.sqrt is the root.
+    """
     row, cols = tl.program_id(0), tl.arange(0, BLOCK)
     inside, at = cols < C, row * C + cols
     h = wide(tl.load(x_ptr + at, mask=inside, other=0.0)) + wide(tl.load(r_ptr + at, mask=inside, other=0.0))

@@ -143,7 +143,10 @@ def judge_rung(
 
 
 def gain_over(below: list[float], times: list[float]) -> dict:
-    """How many times as fast: the median of the ratios of pairs, and its interval (chapter 09)."""
+    """How many times as fast: the median of the ratios of pairs, and its interval (chapter 09).
+
+    A dictionary of "ratio", "low", "high" and "sure", as gain_of gives them.
+    """
     gain = gain_of([before / after for before, after in zip(below, times)])
     return {"ratio": gain.ratio, "low": gain.low, "high": gain.high, "sure": gain.sure}
 
@@ -199,7 +202,14 @@ def started(name: str, config: GPTConfig, B: int, T: int, device: torch.device, 
 
 
 def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, seconds: float, say=print):
-    """The rungs from below to above, each judged. skipped grows by those that fail."""
+    """The rungs from below to above, each judged. skipped grows by those that fail.
+
+    A rung is what its first steps told, its forecast, and what judge_rung says; from the second one on also "gain" over
+    the rung below (gain_over) and "predicted_gain". What has moved since limits_now before the first rung, in
+    formats_used(skipped), joins its flags. Fresh pages are measured on a CPU only, and none once memory is kept.
+    One call of a new rung says how long a step takes; then come 10 to 20 rounds, so that all rungs together take
+    about `seconds`.
+    """
     rungs, below, times = [], None, []
     formats, pages = formats_used(skipped), device.type == "cpu"
     limits = limits_now(device, formats, pages)

@@ -29,7 +29,10 @@ def way_of(on: set[str], device: str) -> str:
 
 
 def flash_share(T: int, tile: int = 128) -> float:
-    """The share of attention's T × T products that a causal flash kernel computes, forward and backward (chapter 12)."""
+    """The share of attention's T × T products that a causal flash kernel computes, forward and backward (chapter 12).
+
+    A tile that is not full counts as a full one.
+    """
     n = -(-T // tile)
     return 7 / 6 * (n + 1) / (2 * n)
 

@@ -119,7 +119,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def checked_sizes(args: argparse.Namespace, kind: str) -> tuple[str, int, int]:
-    """Size, B and T, with the defaults of this kind of device where nothing is given. Raises ValueError or OSError."""
+    """Size, B and T, with the defaults of this kind of device where nothing is given.
+
+    ValueError: a size that the model lacks, seconds that are not at least 0, a plot without matplotlib. OSError: an out
+    or plot that is a folder, or whose folder is not there or cannot be written.
+    """
     given = args.size, args.batch, args.seq
     size, B, T = (b if a is None else a for a, b in zip(given, DEFAULTS[kind]))
     longest = MODELS[size].block_size
@@ -153,7 +157,12 @@ def climb_once(machine: dict, size: str, B: int, T: int, device: torch.device, s
 
 
 def climb(size: str, B: int, T: int, device: str, skip=(), seconds: float = 240, say=print) -> dict:
-    """Forecast, then measure the whole ladder; with half the batch where memory runs out."""
+    """Forecast, then measure the whole ladder; with half the batch where memory runs out.
+
+    The result of climb_once and "asked_batch", "skipped" ([{"name", "reason"}, …] in the order of RUNGS) and "command"
+    (python -m nanogpt ladder with its options). say tells "out of memory at batch 8: starting over with half of it",
+    and at the end which rungs are left out, and why. Where batch 1 does not fit: RuntimeError.
+    """
     asked, machine, place = B, measure_machine(device), torch.device(device)
     skipped = obstacles(place, Roofline(**machine["roofline"]), skip)
     result = None

@@ -9,6 +9,7 @@ import torch
 def adamw_update(weight, grad, master, m, v, rates, beta1: float, beta2: float, eps: float) -> None:
     """AdamW on the float32 master, rounded into the weight; in place (Loshchilov & Hutter 2019, algorithm 2).
 
+    weight and grad are bfloat16, all else is float32, and so are all sums. ε is added to the root, as in chapter 07.
     rates: lr / (1 - beta1^t), 1 / (1 - beta2^t) and 1 - lr * weight_decay, each a tensor of one number, so that a
     compiled update is not compiled again in every step.
     """

@@ -28,7 +28,10 @@ from nanogpt.training import train_step
 
 
 def zipf_batches(vocab_size: int, B: int, T: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless (x, y), each (B, T): token r occurs with a probability of about 1 / r. A seed gives one sequence."""
+    """Endless (x, y), each (B, T), y one id further than x: id r, from 0 on, has a probability of about 1 / (r + 1).
+
+    A seed gives one sequence, from a generator of its own.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def shifted(ids: Tensor) -> tuple[Tensor, Tensor]:

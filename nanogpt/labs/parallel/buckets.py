@@ -11,7 +11,10 @@ from nanogpt.distributed import Ranks
 
 
 def average_gradients(model: nn.Module, ranks: Ranks) -> None:
-    """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks."""
+    """Data parallelism by hand: after backward, each gradient becomes its mean over all ranks, in place.
+
+    A parameter without a gradient is left out.
+    """
     for p in model.parameters():
         if p.grad is not None:
             dist.all_reduce(p.grad)
@@ -77,7 +80,10 @@ class Bucket:
         self.missing, self.work = len(parameters), None
 
     def ready(self, p: Tensor) -> None:
-        """p's gradient is complete; the last one of the bucket sends it."""
+        """p's gradient is complete; the last one of the bucket sends it, and `work` is what send returns.
+
+        RuntimeError if the bucket is on its way already: wait() must be called after each backward pass.
+        """
         if self.work is not None:
             raise RuntimeError("a bucket is on its way already: call wait() after each backward pass")
         self.missing -= 1
@@ -121,7 +127,10 @@ class Buckets:
 
 
 def ring_all_reduce(x: Tensor) -> Tensor:
-    """Sum a contiguous x over all ranks, in place; each sends 2(n - 1)/n of its bytes (Patarasuk and Yuan 2009)."""
+    """Sum a contiguous x over all ranks, in place; each sends 2(n - 1)/n of its bytes (Patarasuk and Yuan 2009).
+
+    Returns x. How many numbers it has need not divide by n. Each step is one dist.batch_isend_irecv of two dist.P2POp.
+    """
     n, rank = dist.get_world_size(), dist.get_rank()
     right, left = (rank + 1) % n, (rank - 1) % n
     parts = x.view(-1).tensor_split(n)

@@ -52,7 +52,11 @@ def check(config: Config) -> None:
 
 
 def data_parallel(parallel: Parallel, processes: int) -> int:
-    """Of so many processes, how many read different rows: processes / tp. ValueError where the numbers disagree."""
+    """Of so many processes, how many read different rows: processes / tp.
+
+    ValueError where the numbers disagree: without dp, tp must divide the processes; copies must divide dp, the given one
+    or what came out for it; and dp × tp must be the processes that were started.
+    """
     dp, tp = parallel.dp, parallel.tp
     if dp is None and processes % tp:
         raise ValueError(f"parallel.tp={tp} needs a multiple of {tp} processes; {processes} were started")
@@ -68,7 +72,13 @@ def data_parallel(parallel: Parallel, processes: int) -> int:
 
 
 def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
-    """Lay the model out as config.parallel says, in place: what a step calls, and who reads different rows."""
+    """Lay the model out as config.parallel says, in place: what a step calls, and who reads different rows.
+
+    What a step calls is the model, or for copies alone `replicate`'s. The readers are Ranks: this one's number is
+    rank // tp, and their size is dp. First comes `recompute`, if it is asked for, on one process as well. Then
+    nanogpt.labs.parallel has tensor.split, only where tp > 1 (it refuses dropout), and fsdp.shard with
+    config.train.dtype, only where dp > 1: over mesh["copies", "parts"], or mesh["parts"] if there is one copy.
+    """
     layout, dp = config.parallel, data_parallel(config.parallel, ranks.size)
     if layout.recompute:
         from nanogpt.labs.parallel.fsdp import recompute_blocks  # here: its imports take a second
@@ -174,7 +184,11 @@ def gather_model(model: GPT) -> GPT | None:
 
 @torch.no_grad()
 def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precision="float32") -> float:
-    """Chapter 18's `evaluate` by a model that is laid out, with the rows dealt to the readers. All ranks call it."""
+    """Chapter 18's `evaluate` by a model that is laid out, with the rows dealt to the readers. All ranks call it.
+
+    ranks: all processes; count_cuts(model) of them, neighbours, are one reader. FSDP2 keeps the root gathered until a
+    backward, which does not come here: call model.reshard() at the end, if the model has it, before dist.all_reduce.
+    """
     cut = count_cuts(model)
     n, me = ranks.size // cut, ranks.rank // cut  # readers, and which of them this is
     with evaluating(model) as device:

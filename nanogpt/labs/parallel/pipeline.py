@@ -119,7 +119,10 @@ def most_kept(order: list) -> int:
 
 
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """Idle share of a pipeline's time (Huang et al. 2019, §2.3); with interleaved chunks Narayanan et al. 2021, §2.2.2."""
+    """Idle share of a pipeline's time (Huang et al. 2019, §2.3); with interleaved chunks Narayanan et al. 2021, §2.2.2.
+
+    chunks (used in the next section): a stage is cut into so many pieces, and a micro-batch goes around for each.
+    """
     return (stages - 1) / (chunks * micro_batches + stages - 1)
 
 

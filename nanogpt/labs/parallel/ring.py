@@ -44,7 +44,10 @@ def arrived(came: Tensor, requests: list) -> Tensor:
 
 
 def around(kv: Tensor, group=None):
-    """What all ranks have as kv, mine first, then the previous one's and so on: yields (owner, its kv)."""
+    """What all ranks have as kv, mine first, then the previous one's and so on: yields (owner, its kv), n times.
+
+    owner: a number in the group. In step s that is rank - s, modulo n. Each message begins before the yield.
+    """
     rank, n = place(group)
     for step in range(n):
         last = step == n - 1
@@ -94,7 +97,7 @@ def nothing_seen(q: Tensor, mine: list[int]) -> list[tuple]:
 
 
 def take_in(q: Tensor, k: Tensor, v: Tensor, mine: list[int], theirs: list[int], seen: list[tuple]) -> None:
-    """My queries see their keys and values, all (..., T/n, d); seen changes in place."""
+    """My queries see their keys and values, all (..., T/n, d); seen[i], of my chunk i, is replaced in the list."""
     q, k, v = cut(q, mine), cut(k, theirs), cut(v, theirs)
     for i, j, diagonal in tiles(mine, theirs):
         seen[i] = absorb(tile_scores(q[i], k[j], diagonal), v[j], *seen[i])

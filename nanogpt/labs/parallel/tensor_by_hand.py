@@ -114,7 +114,8 @@ def vocab_embedding(ids: Tensor, table: Tensor, first, group=None) -> Tensor:
 def vocab_loss(logits: Tensor, targets: Tensor, first, group=None) -> Tensor:
     """Mean cross-entropy in nats, from this rank's columns of the logits (N, V/n), those from `first` on.
 
-    targets: (N,), all of them on every rank; -100 does not count. Three all-reduces of N numbers each.
+    targets: (N,), all of them on every rank; -100 does not count. Three all-reduces of N numbers each, of which the
+    first is of the largest logits (dist.ReduceOp.MAX). Logits of 16 bits are made float32 before.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     highest = logits.detach().amax(-1)

@@ -21,7 +21,8 @@ BYTES = {"float32": (4, 4, 8), "bf16": (2, 2, 12), "Megatron": (2, 4, 12)}
 def state_bytes(parameters: int, ranks: int, stage: int, recipe: str = "bf16") -> tuple[float, ...]:
     """Bytes a rank of weights, gradients and optimizer in a stage of ZeRO (Rajbhandari et al. 2020, §5.1 to 5.3).
 
-    Stage 0 shares nothing, 1 what the optimizer keeps, 2 also the gradients, 3 also the weights.
+    Stage 0 shares nothing, 1 what the optimizer keeps, 2 also the gradients, 3 also the weights. ValueError for any
+    other stage, and for less than one rank. recipe: a key of BYTES.
     """
     if stage not in range(4) or ranks < 1:
         raise ValueError(f"stage={stage} must be 0 to 3 and ranks={ranks} at least 1")
@@ -72,6 +73,7 @@ class PartsOptimizer:
 
     @torch.no_grad()
     def step(self) -> None:
+        """One update on all ranks. A weight whose .grad is None has a part that is reduced already (stage 2)."""
         for weight, part in self.pairs:
             if weight.grad is not None:
                 keep_part(weight, part)

@@ -91,7 +91,13 @@ class Sent:
 
 
 def data_traffic(step: Step) -> list[Sent]:
-    """What the dp ranks send each other."""
+    """What the dp ranks send each other: at most one entry "gradients", then one "weights"; [] for dp = 1.
+
+    Of this GPU's parameters, which are split_params(step): gradients in step.row.gradients bytes each, updated weights
+    in step.row.weights. Stages 0 to 2 count as one call, stage 2's gradients as one for each micro-batch. Stage 3 has
+    "weights" first, in step.row.inside bytes, and a call for each block and one for the root: wte, wpe and, on the
+    last stage of a pipeline, ln_f. Two ranks of a group are step.tp ranks apart.
+    """
     parts, n, apart, k, p = split_params(step), step.dp, step.tp, step.accumulate, step.row
     P, groups = sum(parts.values()), step.config.n_layer // step.pp + 1
     sums, weights = ("gradients", "reduce-scatter", n), ("weights", "all-gather", n)
@@ -108,7 +114,12 @@ def data_traffic(step: Step) -> list[Sent]:
 
 
 def tensor_traffic(step: Step) -> list[Sent]:
-    """What the tp ranks send: two sums of the stream for each block and pass (Shoeybi et al. 2019, §3), and at the ends."""
+    """What the tp ranks send: two sums of the stream for each block and pass (Shoeybi et al. 2019, §3), and at the ends.
+
+    One entry "partial sums" for all of them, B · T · C numbers of step.row.inside bytes in each call (what products
+    give under autocast). On the last stage a second one, "loss": three sums of a float32 number for each token. [] for
+    tp = 1. PyTorch's programs are those whose name begins with "pytorch".
+    """
     if step.tp == 1:
         return []
     N, k, layers = step.B * step.T, step.accumulate, step.config.n_layer // step.pp

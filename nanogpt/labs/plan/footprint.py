@@ -25,7 +25,7 @@ class Program:
     ids: bool = False  # tokens, targets, positions as int64, and the loss's divisor, are kept
 
     tables: int = 1  # T × T tables for each head, without flash attention
-    mask: int = 0  # bytes of a T × T mask for each layer, without flash attention
+    mask: int = 0  # bytes of a number in a layer's T × T mask, without flash attention
 
     norms: int = 0  # bytes that a LayerNorm's parameter has more than another
     projections: bool = False  # what both projections add to the stream has tensors of its own
@@ -113,7 +113,13 @@ class Step:
 
 
 def block_tensors(step: Step) -> dict[str, tuple[int, int]]:
-    """What a block keeps of a micro-batch: (numbers, bytes of each), by llm.c's names."""
+    """What a block keeps of a micro-batch: (numbers, bytes of each), by llm.c's names, those in BLOCK and residual3.
+
+    residual2 and residual3 have the bytes of `stream`, the norms' the bytes of `stats`, all other tables those of
+    `inside`. With flash, att is a float32 sum (4 bytes) for each token and head. Without it, att is `tables` numbers
+    for each token, head and key, and mask T × T numbers of `mask` bytes, once for all rows. attproj and fcproj, what
+    the two projections add, are N × C each where the program has `projections`, and otherwise 0.
+    """
     T, N, p, H, C = step.T, step.B * step.T, step.row, step.config.n_head, step.config.n_embd
     return {
         "ln1": (N * C, p.inside),

@@ -91,6 +91,7 @@ DELTA = 1e-3  # Huber's: beyond a thousandth of the loss an error counts linearl
 
 
 def huber(r: np.ndarray) -> np.ndarray:
+    """Of each error: half of its square up to DELTA; beyond, a line that goes on with the same value and slope."""
     size = abs(r)
     return np.where(size < DELTA, r * r / 2, DELTA * (size - DELTA / 2))
 

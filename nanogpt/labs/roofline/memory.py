@@ -66,7 +66,12 @@ def fault_seconds(mebibytes: int = 64) -> float:
 
 
 def memory_levels(call: Callable[[], object]) -> list[tuple[int, int]]:
-    """(ns, bytes above the level at the start) after each allocation and release on the CPU while `call` runs."""
+    """(ns, bytes above the level at the start) after each allocation and release on the CPU while `call` runs.
+
+    The "[memory]" events are in `prof.profiler.kineto_results.events()`, which PyTorch does not document: each has
+    name(), start_ns() and nbytes(), and releases are negative. (`prof.events()` lacks those that belong to an
+    operation.) KINETO_LOG_LEVEL=99 in os.environ keeps the profiler quiet.
+    """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
         call()
