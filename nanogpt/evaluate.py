@@ -32,8 +32,9 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
 def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, int]]:
     """(start, new, stop): tokens start..stop-1 go in, and those after new, up to stop, are to be predicted.
 
-    Documents, which begin at eot, are kept apart. One longer than T is covered by windows that overlap by half.
-    Every token but the first of the shard is predicted exactly once.
+    Documents, which begin at eot, are kept apart; the eot behind a document is its last target. One longer than T is
+    covered by windows of T tokens, each of which begins T // 2 tokens before the stop of the one before it. The last
+    one is moved back, so that it reads T tokens, too. Every token but the first of the shard is predicted exactly once.
     """
     starts = document_starts(tokens, eot)
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(tokens) - 1]):
@@ -45,7 +46,7 @@ def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, in
 
 
 def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """x and y, (rows, longest), of some windows; y is -100 where nothing is to be predicted."""
+    """x and y, int64 (rows, longest), of some windows; x is filled up with 0, y is -100 where nothing is predicted."""
     x = torch.zeros(len(rows), max(stop - start for start, _, stop in rows), dtype=torch.int64)
     y = torch.full_like(x, -100)
     for i, (start, new, stop) in enumerate(rows):

@@ -14,7 +14,7 @@ from nanogpt.pretrained import find_checkpoint, read_headers, read_json, read_te
 
 
 class SelfAttention(CausalSelfAttention):
-    """Attention to both sides, with the weights of chapter 04's. It has no use for a cache: a new token changes all outputs."""
+    """Attention to both sides, with chapter 04's weights. cache is ignored: a new token changes all outputs."""
 
     def forward(self, x: Tensor, cache=None) -> Tensor:
         q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
@@ -48,7 +48,10 @@ class PaddedAttention(SelfAttention):
 
 
 class BertBlock(Block):
-    """Attention, then MLP, with the norm after each sum (Vaswani et al. 2017, §3.1). (B, T, C) -> (B, T, C)."""
+    """Attention, then MLP, with the norm after each sum (Vaswani et al. 2017, §3.1). (B, T, C) -> (B, T, C).
+
+    The layers are chapter 05's. Its MLP has the GELU with tanh, so forward takes that apart: c_fc, c_proj, dropout.
+    """
 
     def __init__(self, config: GPTConfig):
         super().__init__(config)
@@ -79,7 +82,10 @@ class Bert(nn.Module):
                 nn.init.zeros_(p)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None, keep=None, sentence=None):
-        """Logits (B, T, vocab_size), and the loss of targets that are not -100. sentence (B, T): 0 or 1, None: all 0."""
+        """Logits (B, T, vocab_size), and the mean loss of targets that are not -100, or None without targets.
+
+        sentence (B, T): 0 or 1, None: all 0.
+        """
         places = torch.arange(idx.size(1), device=idx.device)
         sentence = torch.zeros_like(idx) if sentence is None else sentence
         x = self.ln(self.wte(idx) + self.wpe(places) + self.wtt(sentence))  # (B, T, C)

@@ -184,8 +184,9 @@ else at least half a context. The result is the sum over all tokens divided by t
 def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, int]]:
     """(start, new, stop): tokens start..stop-1 go in, and those after new, up to stop, are to be predicted.
 
-    Documents, which begin at eot, are kept apart. One longer than T is covered by windows that overlap by half.
-    Every token but the first of the shard is predicted exactly once.
+    Documents, which begin at eot, are kept apart; the eot behind a document is its last target. One longer than T is
+    covered by windows of T tokens, each of which begins T // 2 tokens before the stop of the one before it. The last
+    one is moved back, so that it reads T tokens, too. Every token but the first of the shard is predicted exactly once.
     """
     starts = document_starts(tokens, eot)
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(tokens) - 1]):
@@ -203,7 +204,7 @@ for case in ([9, 1, 2, 3, 9, 4], [9, *range(9)]):
 # %% [markdown]
 r"""
 The 9 marks the beginning of a document. The first text has two documents, and each fits into one window. The second text has a document of nine tokens, which is longer than T. Its second window reads tokens 2 to
-5, but only its predictions of tokens 5 and 6 count, since the first window has predicted tokens 1 to 4.
+5, but only its predictions of tokens 5 and 6 count, since the first window has predicted tokens 1 to 4. Its last window begins at 5 and not at 6: it is moved back to have four tokens, so that its prediction sees more text.
 
 Windows have different lengths. `padded` puts several of them into one tensor. It fills the rest of a row, and sets the target to −100 where nothing is to be predicted: `cross_entropy` ignores
 this value.
@@ -214,7 +215,7 @@ this value.
 #| export
 #| blank padded: y is x one further, and -100 up to new and behind stop
 def padded(tokens: np.ndarray, rows: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """x and y, (rows, longest), of some windows; y is -100 where nothing is to be predicted."""
+    """x and y, int64 (rows, longest), of some windows; x is filled up with 0, y is -100 where nothing is predicted."""
     x = torch.zeros(len(rows), max(stop - start for start, _, stop in rows), dtype=torch.int64)
     y = torch.full_like(x, -100)
     for i, (start, new, stop) in enumerate(rows):
@@ -315,7 +316,8 @@ predict("18.1", f"standard error of a loss on {STORIES} stories", guess=None, un
 r"""
 Documents are drawn independently of each other, but the tokens of one document are not. So we must not treat the loss as a mean of 19,000 independent numbers. It is a ratio of two sums over
 documents, the nats and the tokens, and we use the standard error of such a ratio (Cochran 1977, §6). For each document it compares the nats with the number that we expect from the document's length, which is
-the mean loss times the number of its tokens.
+the mean loss times the number of its tokens. Let document i have $s_i$ nats and $c_i$ tokens, and let there be n documents with N tokens in all. The mean loss is $m = \sum s_i / N$, and
+its standard error is $\frac{1}{N} \sqrt{\frac{n}{n-1} \sum_i (s_i - m\,c_i)^2}$.
 """
 
 
@@ -421,7 +423,10 @@ def token_bytes(tokenizer) -> np.ndarray:
 
 
 def bits_per_byte(nats: np.ndarray, tokens: np.ndarray, sizes: np.ndarray) -> float:
-    """Bits for each byte of the text of tokens[1:], whose losses are nats; sizes: those of `token_bytes`."""
+    """Bits for each byte of the text of tokens[1:], whose losses are nats; sizes: those of `token_bytes`.
+
+    ValueError where these tokens have no byte.
+    """
     size = sizes[np.asarray(tokens[1:], dtype=np.int64)].sum()
     if not size:
         raise ValueError("bits per byte need at least one token that stands for text")

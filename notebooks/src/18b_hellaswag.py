@@ -163,7 +163,10 @@ def example_ids(item: dict, tokenizer) -> tuple[list[int], list[list[int]]]:
 
 
 def fitting(context: list[int], endings: list[list[int]], block_size: int) -> list[int]:
-    """What of a context fits before its longest ending, whose last token is predicted and not read."""
+    """What of a context fits before its longest ending, whose last token is predicted and not read.
+
+    ValueError, which names both numbers, where not a single token fits.
+    """
     room = block_size + 1 - max(map(len, endings))
     if room < 1:
         raise ValueError(
@@ -381,7 +384,7 @@ print(abreast([[20, 21, 22], [30, 31], [40, 41, 42, 43]], room=3))
 # %% [markdown]
 r"""
 Three functions complete the program. `score_ids` cuts the contexts, forms the groups, and sorts them by length, so that a batch has little padding. Then it scores batch after batch, and puts the results back into the order of the questions. `score` does this for the texts of questions. `accuracy` divides
-the costs by each measure, takes the cheapest ending, and counts how often it is the right one. With each share it returns its standard error.
+the costs by each measure, takes the cheapest ending, and counts how often it is the right one. With each share p of n questions it returns its standard error, √(p (1 − p) / (n − 1)).
 """
 
 
@@ -428,6 +431,8 @@ def accuracy(
 ) -> dict[str, float]:
     """The share of questions whose cheapest ending is the right one, by each measure, its standard error, and n.
 
+    Keys: each NAME in MEASURES, NAME_stderr, which is the root of p (1 - p) / (n - 1) for a share p (/ 1 for a single
+    question), and n, the number of questions.
     acc, acc_norm (per character) and acc_bytes are lm-evaluation-harness's names; acc_tokens, per token, is what
     build-nanogpt and llm.c call acc_norm.
     """

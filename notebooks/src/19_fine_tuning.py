@@ -273,7 +273,8 @@ The answers show the same. The copied numbers are bound to *her* and *his*, as i
 def freeze(model: nn.Module, *trainable: str) -> nn.Module:
     """Only parameters whose names contain one of these words get gradients from now on; returns the model.
 
-    freeze(model, "") thaws everything. ValueError where a word is in no name, the model untouched.
+    freeze(model, "") thaws everything. What is frozen loses its .grad, or an optimizer would go on using it.
+    ValueError, with the word in quotes, where a word is in no name; the model is untouched then.
     """
     named = dict(model.named_parameters())
     for word in trainable:
@@ -300,12 +301,13 @@ gradient.
 
 # %%
 #| export
-#| blank LoRALinear.forward: the layer's own result plus the narrow path, times alpha / rank
+#| blank LoRALinear.forward: the layer's own result, plus alpha / rank times the narrow path (of x in A's type)
 class LoRALinear(nn.Linear):
     """x -> W x + b + alpha / rank · B (A x), of which A and B are trained (Hu et al. 2021, §4.1).
 
     Takes over the W and b of a linear layer. A (rank, in) is N(0, 1 / in), so that A x is as large as the entries of x;
     B (out, rank) is zero, so that nothing changes at first. ValueError where the layer can have no such rank.
+    A and B may have another type than W and x (chapter 10's bf16-masters): the narrow path gets x in the type of A.
     """
 
     def __init__(self, linear: nn.Linear, rank: int, alpha: float, generator: torch.Generator | None = None):
@@ -445,7 +447,7 @@ same logits as the unmerged one, up to rounding.
 # %%
 #| export
 #| blank weight_update: the product of the two narrow matrices, scaled as in forward
-#| blank merge: add the update to W, delete the adapter, make it nn.Linear again; then thaw everything
+#| blank merge: add the update to W, delete the adapter, make its __class__ nn.Linear again; then thaw everything
 def weight_update(layer: LoRALinear) -> Tensor:
     """What an adapter adds to W, (out, in), in float32."""
     return layer.alpha / layer.rank * layer.lora_B.float() @ layer.lora_A.float()

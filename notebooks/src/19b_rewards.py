@@ -147,7 +147,10 @@ places. We pad at the right end and mark the place of the answer in `y`. All oth
 #| export
 #| blank answers_only: x gets the ids without the last one; y gets the last id, at the place where x ends
 def answers_only(asked: Sequence[Question], device="cpu") -> tuple[Tensor, Tensor]:
-    """x and y, (B, T), of some questions: y is the answer at the end of each prompt, and -100 everywhere else."""
+    """x and y, int64 (B, T), of some questions: y is the answer at the end of each prompt, and -100 everywhere else.
+
+    x has zeros behind a prompt. T: the length of the longest prompt.
+    """
     longest = max(len(question.ids) for question in asked) - 1
     x = torch.zeros(len(asked), longest, dtype=torch.int64)
     y = torch.full_like(x, -100)
@@ -497,11 +500,13 @@ from one forward pass. With long answers, as in real runs, most of the time goes
 
 # %%
 #| export
-#| blank Rewarded.forward: sample from the answers' probabilities, reward, and return logits and the policy's loss
+#| blank Rewarded.forward: sample from the answers' probabilities, reward, and return all logits and the policy's loss
 class Rewarded(nn.Module):
     """A model whose loss is policy_loss on answers that it samples itself; y only decides what is right.
 
-    advantages: from_group, or another of these. received: the mean reward of each batch so far.
+    advantages: from_group, or another of these. received: the mean reward of each batch so far, a float.
+    forward returns the model's logits at all places, (B, T, V), and the loss. The samples, with replacement, are drawn
+    on the CPU with the generator, so that a seed means the same on every device.
     """
 
     def __init__(self, model: GPT, advantages: Callable = from_group, samples: int = 16, seed: int = 0):

@@ -335,7 +335,7 @@ Replay was the best remedy against forgetting in both chapters. In the trainer i
 
 `data.dir` remains the folder whose validation loss is `val_loss`, by which the best checkpoint is chosen. So it must be in the mixture, and `check` refuses a mixture without it. And all folders must have been made with the same tokenizer: `open_shards` compares the fingerprints.
 
-The lab's `open_stream` takes the place of the trainer's. It first opens the stream that the run would have without this key. From this stream it takes the kind, the device, the number of rows and the rank. (One process is rank 0 of 1. Chapter 20a has several.)
+The lab's `open_stream` takes the place of the trainer's. It first opens the stream that the run would have without this key. From this stream it takes the kind, the device, the number of rows and the rank. (One process is rank 0 of 1. Chapter 20a has several; until then a stream does not know its rank, and `rank_of` gives nothing.)
 """
 
 
@@ -364,13 +364,20 @@ def check(config: Config) -> None:
         raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
 
 
+def rank_of(stream) -> dict[str, int]:
+    """rank and world_size of a stream, as MixedStream takes them; empty before chapter 20: a run is one process."""
+    return {name: value for name, value in vars(stream).items() if name in ("rank", "world_size")}
+
+
 def open_stream(config: Config, reader) -> MixedStream:
     """Batches of the folders of data.mix. reader: a device, or several ranks, as the trainer's own open_stream has it.
 
-    ValueError for a folder whose shards were made with another tokenizer than those of data.dir.
+    build.open_stream(config, reader) is the stream that the mixture takes the place of. Each folder gets a stream of
+    its kind, with its T and (given by name) its seed and device. The mixture has its B and its rank_of.
+    ValueError for a folder whose shards were made with another tokenizer (a manifest's "fingerprint") than data.dir's.
     """
     data = config.data
-    # what the mixture takes the place of: its kind, device and rows, and from chapter 20 on its rank
+    # what the mixture takes the place of
     own = build.open_stream(config, reader)
     tokenizer = load_manifest(data.dir)["fingerprint"]
     # one row at a time of each folder
@@ -378,8 +385,7 @@ def open_stream(config: Config, reader) -> MixedStream:
     for folder in data.mix:
         paths = open_shards(folder, "train", tokenizer)
         streams.append(type(own)(paths, 1, own.T, seed=own.seed, device=own.device))
-    ranks = {name: value for name, value in vars(own).items() if name in ("rank", "world_size")}
-    return MixedStream(streams, list(data.mix.values()), own.B, **ranks)
+    return MixedStream(streams, list(data.mix.values()), own.B, **rank_of(own))
 
 
 # %%
@@ -474,11 +480,12 @@ The 8 and the 9 behind the first 7 count, and so does the 9 behind the second 7.
 
 # %%
 #| export
-#| blank AnswerStream.next_batch: the stream's batch, with y set to -100 where in_answers says no
+#| blank AnswerStream.next_batch: the stream's batch; y gets -100 where in_answers of the row, x[:, :1] and y, says no
 class AnswerStream:
     """A stream's batches, in which y is -100 outside of answers; all else is the stream's own.
 
-    An answer whose marker is before its row does not count. ValueError if the first million tokens have none.
+    A row is the first token of x and then y: a marker may begin with that token. An answer whose marker is before its
+    row does not count. ValueError if the first million tokens have none.
     """
 
     def __init__(self, stream: BatchStream, marker: list[int]):

@@ -197,7 +197,10 @@ Reading goes through the same list. Each tensor begins where the last one ended.
 #| export labs.formats.llmc
 #| blank read_tensors: go through shapes in order; each tensor begins where the last one ended
 def read_tensors(data: np.ndarray, config: GPTConfig, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors that write_tensors has written, wte without padding. data: uint8."""
+    """The tensors that write_tensors has written, by name, wte without padding. data: uint8, perhaps a read-only map.
+
+    The tensors have memory of their own.
+    """
     tensors, at = {}, 0
     for name, shape in shapes(config).items():
         size = math.prod(shape) * dtype.itemsize
@@ -841,7 +844,11 @@ from itertools import pairwise
 
 
 def split_ranges(n: int, split: str = "949,50,1") -> list[range]:
-    """Which of n sequences are train, validation and test, by their order (Megatron-LM, --split)."""
+    """Which of n sequences are train, validation and test, by their order (Megatron-LM, --split).
+
+    The weights need not add up to anything. ValueError for another number of weights,
+    a negative one, or a sum of 0.
+    """
     weights = [float(weight) for weight in split.split(",")]
     if len(weights) != 3 or min(weights) < 0 or not sum(weights) > 0:
         raise ValueError(f"split {split!r}: three weights of at least 0, as in 949,50,1")
@@ -869,7 +876,10 @@ import math
 
 
 def epochs_and_samples(tokens: int, T: int, wanted: int) -> tuple[int, int]:
-    """How often a split is read so that `wanted` samples of T targets come out, and how many samples that are in all."""
+    """How often a split is read so that `wanted` samples of T targets come out, and how many samples that are in all.
+
+    At least once. ValueError for a split without tokens.
+    """
     if tokens < 1:
         raise ValueError("a split without tokens has no samples; give it a larger weight")
     needed = wanted * T + 1  # one more: the last target
@@ -994,7 +1004,7 @@ Sample 1 begins 64 tokens into the first document of the layout, or in a later o
 #| export
 #| blank read_sample: join the sequences from the sample's begin to the next one's, then cut T + 1 ids
 def read_sample(dataset: IndexedDataset, indices: tuple, T: int, k: int) -> np.ndarray:
-    """The T + 1 ids of the k-th sample that training draws."""
+    """The T + 1 ids of the k-th sample that training draws. indices: the three of sample_indices."""
     laid, begins, drawn = indices
     (first, offset), (last, _) = begins[drawn[k]], begins[drawn[k] + 1]
     return np.concatenate([dataset[d] for d in laid[first : last + 1]])[offset : offset + T + 1]

@@ -120,7 +120,16 @@ def absorb(scores, values, m, total, o):
     return larger, shrink * total + p.sum(-1, keepdim=True), shrink * o + p @ values
 ```
 
-And here are the same functions in Triton.
+The next cell has the same functions in Triton. `tl.dot` is the product of two tiles. On a GPU with tensor cores it
+becomes their instructions. Its inputs may have 16 bits, and its result has 32. `input_precision="ieee"` asks for full
+float32 products where the inputs have 32 bits, because the default is TF32 (chapter 10). The blocks of `tl.dot` must
+have at least 16 rows and columns. `tl.trans` transposes a tile.
+
+In `tile_scores`, `scale` is converted to the type of the scores by `tl.cast`. The section about `torch.compile` says
+why.
+
+The mask is written without `diagonal`. We compare the number of each key with the number of each row. This is right
+for every tile, and it also hides the keys behind the end of the text, since they come after every row that is stored.
 """
 
 
@@ -129,7 +138,10 @@ And here are the same functions in Triton.
 #| blank tile_scores: tl.dot of q and k transposed, times scale; -inf where a key comes after its row
 @triton.jit
 def tile_scores(q, k, rows, keys, scale):
-    """Scores of a tile: q kᵀ · scale, and -inf for keys in the future of a row."""
+    """Scores of a tile: q kᵀ · scale, and -inf for keys in the future of a row.
+
+    They have the type of tl.dot's result, with full float32 products, whatever the type of scale.
+    """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     scores *= tl.cast(scale, scores.dtype)  # torch.compile passes a float in float64
     return tl.where(keys[None, :] <= rows[:, None], scores, -float("inf"))
@@ -147,17 +159,8 @@ def absorb(scores, values, m, total, o):
 
 # %% [markdown]
 r"""
-`absorb` is the same line by line, with `tl.` in place of `torch.`. Two things differ.
-
-`tl.dot` is the product of two tiles. On a GPU with tensor cores it becomes their instructions. Its inputs may have 16 bits,
-and its result has 32. So the weights p are converted to the type of the values first. `input_precision="ieee"` asks for
-full float32 products where the inputs have 32 bits, because the default is TF32 (chapter 10). The blocks of `tl.dot` must
-have at least 16 rows and columns.
-
-`scale` is converted to the type of the scores. The section about `torch.compile` says why.
-
-The mask is written without `diagonal`. We compare the number of each key with the number of each row. This is right for every
-tile, and it also hides the keys behind the end of the text, since they come after every row that is stored.
+`absorb` is the same line by line, with `tl.` in place of `torch.`. Only one thing differs: both inputs of `tl.dot`
+must have one type, so the weights p are converted to the type of the values first.
 
 ## The forward pass
 
@@ -180,7 +183,11 @@ Now the program, beside chapter 12's loop:
 #| blank flash_kernel: load q; m, total, o as in chapter 12; for each block of keys up to i: tile_scores, absorb; store
 @triton.jit
 def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, T, scale, D: tl.constexpr, BLOCK: tl.constexpr):
-    """Causal attention of block i of the rows of one head (Dao 2023, algorithm 1): the output and the logsumexp."""
+    """Causal attention of block i of the rows of one head (Dao 2023, algorithm 1): the output and the logsumexp.
+
+    i is tl.program_id(0), the head tl.program_id(1). The heads lie one behind the other: T rows of D numbers
+    in q, k, v and out, T numbers in lse. m and total are (BLOCK, 1), o is (BLOCK, D), all in the type of wide(q).
+    """
     i, head = tl.program_id(0), tl.program_id(1).to(tl.int64) * T
     rows = i * BLOCK + tl.arange(0, BLOCK)
     q = load_tile(q_ptr + head * D, rows, T, D)
@@ -302,7 +309,10 @@ The first two lines become a helper. The number D of each row, Σ p · dp, is ca
 #| blank tile_slopes: p from scores and lse; ds = p · (g vᵀ − delta) · scale
 @triton.jit
 def tile_slopes(q, k, v, g, lse, delta, rows, keys, scale):
-    """Of one tile: its weights p, computed again, and the gradient ds of its scores."""
+    """Of one tile: its weights p, computed again, and the gradient ds of its scores; p first.
+
+    lse and delta are (BLOCK, 1). Products and scale as in tile_scores.
+    """
     p = tl.exp(tile_scores(q, k, rows, keys, scale) - lse)
     return p, p * (tl.dot(g, tl.trans(v), input_precision="ieee") - delta) * tl.cast(scale, p.dtype)
 

@@ -64,8 +64,14 @@ We begin with a small kernel, which doubles a vector. To compile it without runn
 each argument, since there are no tensors to look at. `*fp32` is the address of float32 numbers, `i32` is a whole number, and
 constants such as BLOCK get their values.
 
-The GPU is given by its *compute capability*, a number that NVIDIA gives to each generation: 75 for the T4, 80 for the A100,
-90 for the H100.
+The GPU is given by its *compute capability*, a number that NVIDIA gives to each generation: 75 for the T4, 80 for the
+A100, 90 for the H100.
+
+`ASTSource` of `triton.compiler` takes the kernel, its *signature* and the values of the constants, by name. The
+signature is a dict with an entry for each name in `kernel.arg_names`: the type, or `"constexpr"` for a constant.
+`GPUTarget` of `triton.backends.compiler` takes the backend, the capability and the threads of a warp.
+`triton.compile` takes both, and `options={"num_warps": …}`. The imports are inside the function, so that the module
+loads where Triton is missing.
 """
 
 
@@ -73,7 +79,10 @@ The GPU is given by its *compute capability*, a number that NVIDIA gives to each
 #| export
 #| blank compile_for: types by name, constexpr for the constants; triton.compile of an ASTSource for GPUTarget("cuda", capability, 32)
 def compile_for(capability: int, kernel, types: dict[str, str], constants: dict[str, int], warps: int = 4):
-    """The kernel compiled for GPUs of a compute capability such as 80. types: by argument, "*fp16", "i32", "fp32"."""
+    """The kernel compiled for GPUs of a compute capability such as 80. types: by argument, "*fp16", "i32", "fp32".
+
+    types may have names that this kernel lacks. ModuleNotFoundError where there is no Triton (HAS_TRITON says so).
+    """
     if not HAS_TRITON:
         raise ModuleNotFoundError("Triton is not installed here: `pip install triton` brings it on Linux")
     from triton.backends.compiler import GPUTarget
@@ -339,9 +348,13 @@ For the bytes we assume the worst, that each load comes from the main memory. In
 
 # %%
 #| export
-#| blank flash_seconds: tiles n(n+1)/2 a head; 4·block²·D FLOPs and 2 blocks of 16 bits a tile, q and out once; the slower of both
+#| blank flash_seconds: n(n+1)/2 tiles a head; each 4·block²·D FLOPs and a block of k and v; q, out once; the slower
 def flash_seconds(sheet: Peak, heads: int, T: int, D: int, block: int) -> float:
-    """A lower limit for the forward pass in 16 bits, if each load comes from main memory. heads: of all texts together."""
+    """A lower limit for the forward pass in 16 bits, if each load comes from main memory. heads: of all texts together.
+
+    n = T / block is rounded up; of q and the output only the T rows count. sheet (chapter 09): half in 10¹² FLOP/s,
+    bandwidth in 10⁹ bytes/s.
+    """
     n = -(-T // block)
     tiles = heads * n * (n + 1) // 2
     flops = tiles * 4 * block * block * D  # two products, masked halves on the diagonal included

@@ -73,8 +73,8 @@ r"""
 
 LayerNorm does four things with the C numbers of a position. It subtracts their mean, divides by their standard
 deviation, multiplies by a gain, and adds a bias. *RMSNorm* (Zhang and Sennrich 2019, §4) leaves out the first and the
-last. It divides by the root of the mean square, and multiplies by a gain. The cell after it compares the two, and PyTorch's
-own RMSNorm, on four numbers.
+last. It divides by the root of the mean square, and multiplies by a gain. The cell after the class compares the two,
+and PyTorch's own RMSNorm, on four numbers.
 """
 
 
@@ -82,7 +82,10 @@ own RMSNorm, on four numbers.
 #| export
 #| blank RMSNorm.forward: divide by the root of the mean square plus eps, in float32, then multiply by the gain
 class RMSNorm(nn.Module):
-    """x / √(mean(x²) + eps) · weight, over the last dimension (Zhang and Sennrich 2019, §4). (..., C) -> (..., C)."""
+    """x / √(mean(x²) + eps) · weight, over the last dimension (Zhang and Sennrich 2019, §4). (..., C) -> (..., C).
+
+    The quotient is computed in float32 and goes back to x's type; then the gain multiplies it, in its own type.
+    """
 
     def __init__(self, width: int, eps: float = 1e-5):
         super().__init__()
@@ -164,7 +167,10 @@ second by a hundredth of that. `rotate` now turns all pairs of all heads at once
 #| export
 #| blank rotate: cut x in two halves (a, b); the rotated ones are a·cos - b·sin and b·cos + a·sin
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotate each pair (x_i, x_(i + d/2)) of x (B, heads, T, d) by its angle; angles (T, d/2) or (B, T, d/2)."""
+    """Rotate each pair (x_i, x_(i + d/2)) of x (B, heads, T, d) by its angle; angles (T, d/2) or (B, T, d/2).
+
+    The angles are float32, the result has x's type.
+    """
     angles = angles.unsqueeze(-3)  # (..., 1, T, d/2): the same for all heads
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     a, b = x.chunk(2, dim=-1)
@@ -233,8 +239,13 @@ values. It has two more changes.
   This is *QK-norm* (Henry et al. 2020). Qwen3 has it, and Llama does not. It bounds the scores, which otherwise may grow
   during long training until softmax picks only one position.
 
-First comes the configuration with the names of chapter 05 and a few new ones. The last field, `tied`, belongs to the complete model
-below.
+With a cache, `forward` leaves the attention to it, as in chapter 08: `cache(q, k, v)` gives y. But the cache attends
+with as many heads of queries as there are heads of keys. So the queries take turns: of those that share a head of
+keys, first all the first ones ask the cache, then all the second ones, and so on. Their heads stand side by side in
+q, so `q.unflatten(1, (n_kv_head, -1))` has them in dimension 2. The answers are put back in the same order.
+
+First comes the configuration with the names of chapter 05 and a few new ones. The last field, `tied`, belongs to the
+complete model below.
 """
 
 
@@ -282,7 +293,7 @@ class GroupedAttention(nn.Module):
 
 # %%
 #| export
-#| blank GroupedAttention.forward: project, split into heads, normalize and rotate q and k, attend, join, project
+#| blank GroupedAttention.forward: project, split, norm and rotate q, k; attend, or ask cache in turns; join, project
 class GroupedAttention(GroupedAttention):
     def forward(self, x: Tensor, angles: Tensor, cache=None) -> Tensor:
         d = self.head_size
@@ -445,7 +456,7 @@ class Llama(nn.Module):
 
 # %%
 #| export
-#| blank Llama.forward: embed, compute the angles, run the blocks, then the head
+#| blank Llama.forward: as chapter 08's: check_input, positions, angles, wte, blocks, newest, ln_f, lm_head, loss
 class Llama(Llama):
     def forward(self, idx: Tensor, targets: Tensor | None = None, cache=None) -> tuple[Tensor, Tensor | None]:
         """Logits (B, T, vocab_size), and if targets (B, T) are given their mean loss in nats; -100 does not count."""
@@ -518,9 +529,8 @@ r"""
 ## The cache
 
 Chapter 08's cache asks the first layer how many heads it must make room for. `GroupedAttention` answers with `n_kv_head`,
-or grouped queries would save nothing. The cache attends with as many heads of queries as there are heads of keys. So the
-queries take turns: of those that share a head of keys, first all the first ones ask the cache, then all the second ones, and so
-on. Nothing in chapter 08 has to change.
+or grouped queries would save nothing. The queries that share a head of keys take turns, as described at the attention
+layer. Nothing in chapter 08 has to change.
 
 *Check.* As in chapter 08, the model reads a text in two pieces through the cache, three tokens and then the rest. The logits must be those of the complete text.
 """

@@ -86,7 +86,10 @@ from nanogpt.model import flops_by_part, params_by_part
 
 @params_by_part.register(LlamaConfig)
 def llama_params(c) -> dict[str, int]:
-    """Number of parameters by part, from the shape alone."""
+    """Number of parameters by part, from the shape alone: wte, attention, mlp, norms and lm_head, 0 if it is tied.
+
+    norms: those of C numbers. The norms of queries and keys belong to attention.
+    """
     C, L, d = c.n_embd, c.n_layer, c.head_size
     heads = 2 * c.n_head + 2 * c.n_kv_head  # of queries and the projection, and of keys and values
     gains = 2 * d if c.qk_norm else 0  # of the norms of queries and keys

@@ -47,7 +47,7 @@ GPT the new class. No weight changes, and none is added.
 
 # %%
 #| export
-#| blank SelfAttention.forward: as on chapter 04's fused path, without is_causal and without a cache
+#| blank SelfAttention.forward: chapter 04's fused path with its two dropouts, without is_causal; cache is ignored
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -57,7 +57,7 @@ from nanogpt.model import GPT, Block, GPTConfig, next_token_loss
 
 
 class SelfAttention(CausalSelfAttention):
-    """Attention to both sides, with the weights of chapter 04's. It has no use for a cache: a new token changes all outputs."""
+    """Attention to both sides, with chapter 04's weights. cache is ignored: a new token changes all outputs."""
 
     def forward(self, x: Tensor, cache=None) -> Tensor:
         q, k, v = split_heads(self.c_attn(x), self.n_head)  # (B, n_head, T, d)
@@ -329,9 +329,12 @@ stream has the size 1, whatever comes in.
 
 # %%
 #| export
-#| blank BertBlock.forward: add what attention gives, normalize by ln_1; add what the MLP gives, normalize by ln_2
+#| blank BertBlock.forward: add attention's output, ln_1; add the MLP's, from its parts with the exact GELU, ln_2
 class BertBlock(Block):
-    """Attention, then MLP, with the norm after each sum (Vaswani et al. 2017, §3.1). (B, T, C) -> (B, T, C)."""
+    """Attention, then MLP, with the norm after each sum (Vaswani et al. 2017, §3.1). (B, T, C) -> (B, T, C).
+
+    The layers are chapter 05's. Its MLP has the GELU with tanh, so forward takes that apart: c_fc, c_proj, dropout.
+    """
 
     def __init__(self, config: GPTConfig):
         super().__init__(config)
@@ -381,7 +384,10 @@ class Bert(nn.Module):
 #| blank Bert.forward: sum the three tables, normalize; run the blocks; dense, GELU, norm; the token table and a bias
 class Bert(Bert):
     def forward(self, idx: Tensor, targets: Tensor | None = None, keep=None, sentence=None):
-        """Logits (B, T, vocab_size), and the loss of targets that are not -100. sentence (B, T): 0 or 1, None: all 0."""
+        """Logits (B, T, vocab_size), and the mean loss of targets that are not -100, or None without targets.
+
+        sentence (B, T): 0 or 1, None: all 0.
+        """
         places = torch.arange(idx.size(1), device=idx.device)
         sentence = torch.zeros_like(idx) if sentence is None else sentence
         x = self.ln(self.wte(idx) + self.wpe(places) + self.wtt(sentence))  # (B, T, C)
@@ -416,8 +422,10 @@ The blocks are equally large. Almost all of the difference is the vocabulary: 30
 ## Loading published weights
 
 To use a published BERT on a text you also need its tokenizer, WordPiece, which this course does not build. Here we load the weights only.
-As in chapters 06 and 24, loading is a translation of names. Hugging Face keeps queries, keys and values of BERT in three matrices. Ours are the rows of one,
-so three tensors are stacked, one below the other.
+As in chapters 06 and 24, loading is a translation of names. Hugging Face keeps queries, keys and values of BERT in
+three matrices. Ours are the rows of one, so three tensors are stacked, one below the other. In their files these are
+`attention.self.query`, `attention.self.key` and `attention.self.value` of a layer, `bert.encoder.layer.0` and so on,
+each with `.weight` and `.bias`.
 """
 
 
@@ -447,7 +455,7 @@ INNER = {
 
 # %%
 #| export
-#| blank bert_names: the layer's number goes behind bert.encoder.layer; c_attn becomes query, key and value
+#| blank bert_names: OUTER or INNER for the beginning; the layer's number behind bert.encoder.layer; c_attn: three names
 def bert_names(name: str) -> list[str]:
     """Hugging Face's names for a parameter of ours: one, or those of query, key and value."""
     if not name.startswith("h."):

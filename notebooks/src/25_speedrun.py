@@ -104,7 +104,8 @@ We add a fifth rule. Two computers differ, and one computer differs from hour to
 the challenger run *in turns in one process*, and the result is the ratio of their times.
 
 Rule 2 as a function. It cuts the ids into windows of the context's length. The last window is shorter, so we fill it up with
-targets of −100, which do not count.
+targets of −100, which do not count. `rows` windows are one batch. Chapter 07's `evaluating` switches dropout off and
+gives the model's device.
 """
 
 
@@ -185,7 +186,10 @@ without limit when the learning rate is large.
 #| export
 #| blank FastAttention.forward: split, normalize q and k over d, rotate them, attend causally, join, project
 class FastAttention(nn.Module):
-    """Chapter 04's attention whose queries and keys may be normalized and rotated. (B, T, C) -> (B, T, C), causal."""
+    """Chapter 04's attention whose queries and keys may be normalized and rotated. (B, T, C) -> (B, T, C), causal.
+
+    The norm is F.rms_norm over a head's d numbers, without a gain. rotary: angles with theta = 1000. cache is not used.
+    """
 
     def __init__(self, config: GPTConfig, rotary: bool, normalized: bool):
         super().__init__()
@@ -222,15 +226,17 @@ once: one row for each *pair* of neighbouring tokens, another table with a row f
 This is an n-gram model (chapter 07's lines) that hands its findings to a Transformer. Since January 2026 the records of modded-nanogpt have a table of
 pairs as well, the *bigram hash embedding* of record 62. It took the race from 1.75 to 1.66 minutes.
 
-There are more triples than we want rows, so a *hash* decides which row a triple uses. Some triples share a row, and the
-layers above must live with that. Reading is cheap: a step reads one row of each table for a
+There are more triples than we want rows, so a *hash* decides which row a triple uses. We begin with the token's own
+id as `code`. For each table `code` becomes code · 40,503 plus the id of the token 1, 2, … places before, modulo 2³¹.
+Where there is no such token it is 0. The remainder of code, divided by the number of rows, is the row. Some triples
+share a row, and the layers above must live with that. Reading is cheap: a step reads one row of each table for a
 token. But AdamW goes over all rows in every step, whether they were read or not, so a table must not have too many.
 """
 
 
 # %%
 #| export
-#| blank RecentTokens.forward: begin with code = idx; for each table mix in the token n places before, and add its row code % rows
+#| blank RecentTokens.forward: code = idx; for each table code · 40,503 + the token n before, % 2³¹; add row code % rows
 class RecentTokens(nn.Module):
     """The vector of each token, plus vectors of the last 2, 3, … `longest` tokens together. ids (B, T) -> (B, T, C).
 
@@ -345,7 +351,8 @@ from nanogpt.model import GPT
 def orthogonal(G: Tensor) -> Tensor:
     """Matrices with the directions of G (n, rows, columns), and singular values near 1.
 
-    Five Newton–Schulz steps with the constants of Jordan et al. (2024).
+    Five Newton–Schulz steps with the constants of Jordan et al. (2024): a = 3.4445, b = -4.7750, c = 2.0315. A matrix
+    of zeros stays zero.
     """
     if G.size(-2) > G.size(-1):  # X Xᵀ is smaller for a wide matrix
         return orthogonal(G.mT).mT
@@ -389,7 +396,9 @@ As in chapter 15b, Muon gets the matrices inside the blocks, and AdamW gets the 
 follows). Before that, here is how the rate and the batch change during a run.
 
 **The schedule.** The reference's cosine ends at a tenth of its rate. Defazio et al. (2023) compared schedules on many tasks, and
-a rate that falls linearly to zero, over the complete run, did best or nearly so. Chapter 07's `wsd` does this with `decay=1.0`.
+a rate that falls linearly to zero, over the complete run, did best or nearly so. Chapter 07's `wsd` does this with
+`decay=1.0`.
+
 **The batch.** Chapter 15b has measured that a batch may grow during a run: early on every row says the same.
 `rows_at` says how many rows a step's batch has.
 """
@@ -399,7 +408,7 @@ a rate that falls linearly to zero, over the complete run, did best or nearly so
 #| export
 #| blank rows_at: recipe.rows, but in the second half last_rows if there are any
 def rows_at(recipe: Recipe, step: int) -> int:
-    """The rows of this step's batch."""
+    """The rows of this step's batch. The second half begins with the first step that is at least recipe.steps / 2."""
     if recipe.last_rows is None or 2 * step < recipe.steps:
         return recipe.rows
     return recipe.last_rows

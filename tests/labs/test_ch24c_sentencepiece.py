@@ -196,8 +196,9 @@ PLAIN = field(1, field(1, "a"))
 )
 def test_what_it_does_not_know_is_refused_in_one_sentence(data, says, tmp_path):
     (tmp_path / "x.model").write_bytes(data)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError) as refused:
         read_model(tmp_path / "x.model")
+    assert says in str(refused.value)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -66,7 +66,10 @@ def example_ids(item: dict, tokenizer) -> tuple[list[int], list[list[int]]]:
 
 
 def fitting(context: list[int], endings: list[list[int]], block_size: int) -> list[int]:
-    """What of a context fits before its longest ending, whose last token is predicted and not read."""
+    """What of a context fits before its longest ending, whose last token is predicted and not read.
+
+    ValueError, which names both numbers, where not a single token fits.
+    """
     room = block_size + 1 - max(map(len, endings))
     if room < 1:
         raise ValueError(
@@ -197,6 +200,8 @@ def accuracy(
 ) -> dict[str, float]:
     """The share of questions whose cheapest ending is the right one, by each measure, its standard error, and n.
 
+    Keys: each NAME in MEASURES, NAME_stderr, which is the root of p (1 - p) / (n - 1) for a share p (/ 1 for a single
+    question), and n, the number of questions.
     acc, acc_norm (per character) and acc_bytes are lm-evaluation-harness's names; acc_tokens, per token, is what
     build-nanogpt and llm.c call acc_norm.
     """

@@ -30,7 +30,10 @@ def token_bytes(tokenizer) -> np.ndarray:
 
 
 def bits_per_byte(nats: np.ndarray, tokens: np.ndarray, sizes: np.ndarray) -> float:
-    """Bits for each byte of the text of tokens[1:], whose losses are nats; sizes: those of `token_bytes`."""
+    """Bits for each byte of the text of tokens[1:], whose losses are nats; sizes: those of `token_bytes`.
+
+    ValueError where these tokens have no byte.
+    """
     size = sizes[np.asarray(tokens[1:], dtype=np.int64)].sum()
     if not size:
         raise ValueError("bits per byte need at least one token that stands for text")

@@ -63,7 +63,10 @@ def write_tensors(file, tensors: dict[str, Tensor], config: GPTConfig, dtype: to
 
 
 def read_tensors(data: np.ndarray, config: GPTConfig, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors that write_tensors has written, wte without padding. data: uint8."""
+    """The tensors that write_tensors has written, by name, wte without padding. data: uint8, perhaps a read-only map.
+
+    The tensors have memory of their own.
+    """
     tensors, at = {}, 0
     for name, shape in shapes(config).items():
         size = math.prod(shape) * dtype.itemsize

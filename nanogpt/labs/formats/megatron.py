@@ -144,7 +144,11 @@ def shards_to_megatron(folder: str | os.PathLike, manifest: dict) -> dict[str, i
 
 
 def split_ranges(n: int, split: str = "949,50,1") -> list[range]:
-    """Which of n sequences are train, validation and test, by their order (Megatron-LM, --split)."""
+    """Which of n sequences are train, validation and test, by their order (Megatron-LM, --split).
+
+    The weights need not add up to anything. ValueError for another number of weights,
+    a negative one, or a sum of 0.
+    """
     weights = [float(weight) for weight in split.split(",")]
     if len(weights) != 3 or min(weights) < 0 or not sum(weights) > 0:
         raise ValueError(f"split {split!r}: three weights of at least 0, as in 949,50,1")
@@ -154,7 +158,10 @@ def split_ranges(n: int, split: str = "949,50,1") -> list[range]:
 
 
 def epochs_and_samples(tokens: int, T: int, wanted: int) -> tuple[int, int]:
-    """How often a split is read so that `wanted` samples of T targets come out, and how many samples that are in all."""
+    """How often a split is read so that `wanted` samples of T targets come out, and how many samples that are in all.
+
+    At least once. ValueError for a split without tokens.
+    """
     if tokens < 1:
         raise ValueError("a split without tokens has no samples; give it a larger weight")
     needed = wanted * T + 1  # one more: the last target
@@ -186,7 +193,7 @@ def sample_indices(dataset: IndexedDataset, docs: range, T: int, wanted: int, se
 
 
 def read_sample(dataset: IndexedDataset, indices: tuple, T: int, k: int) -> np.ndarray:
-    """The T + 1 ids of the k-th sample that training draws."""
+    """The T + 1 ids of the k-th sample that training draws. indices: the three of sample_indices."""
     laid, begins, drawn = indices
     (first, offset), (last, _) = begins[drawn[k]], begins[drawn[k] + 1]
     return np.concatenate([dataset[d] for d in laid[first : last + 1]])[offset : offset + T + 1]

@@ -54,7 +54,8 @@ def merge_by_score(text: str, scores: dict[str, float]) -> list[str]:
 def best_path(text: str, scores: dict[str, np.float32]) -> list[str]:
     """Cut a text into the pieces with the largest sum of scores (Kudo 2018, §3.2); an unknown letter stands alone.
 
-    Sums are in float32, as in the library, so that close ones are decided alike.
+    Sums are in float32, as in the library, so that close ones are decided alike. Of ways with equal sums it takes the
+    one whose last piece is longest.
     """
     longest, worst = max(map(len, scores), default=1), np.float32(min(scores.values(), default=0.0))
     best = [(np.float32(0), 0)] * (len(text) + 1)  # for each place: the sum, and where its last piece began
@@ -85,7 +86,10 @@ def to_varint(value: int) -> bytes:
 
 
 def from_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at this place, and the place after it. ValueError if it does not end."""
+    """The number that begins at this place, and the place after it.
+
+    ValueError if it does not end: where the bytes are at their end, or after ten of them (64 bits need no more).
+    """
     value = 0
     for k, byte in enumerate(data[at : at + 10]):
         value += (byte & 127) << (7 * k)
@@ -95,7 +99,10 @@ def from_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """The fields of a message: their numbers and values. ValueError if the bytes are not a message."""
+    """The fields of a message, one by one: the number, and an int, a float or bytes.
+
+    ValueError if the bytes are not a message: one of the other ways, or a value that is cut off.
+    """
     at = 0
     while at < len(data):
         key, at = from_varint(data, at)

@@ -29,7 +29,10 @@ def store_tile(z_ptr, places, T, values, D: tl.constexpr):
 
 @triton.jit
 def tile_scores(q, k, rows, keys, scale):
-    """Scores of a tile: q kᵀ · scale, and -inf for keys in the future of a row."""
+    """Scores of a tile: q kᵀ · scale, and -inf for keys in the future of a row.
+
+    They have the type of tl.dot's result, with full float32 products, whatever the type of scale.
+    """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     scores *= tl.cast(scale, scores.dtype)  # torch.compile passes a float in float64
     return tl.where(keys[None, :] <= rows[:, None], scores, -float("inf"))
@@ -47,7 +50,11 @@ def absorb(scores, values, m, total, o):
 
 @triton.jit
 def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, T, scale, D: tl.constexpr, BLOCK: tl.constexpr):
-    """Causal attention of block i of the rows of one head (Dao 2023, algorithm 1): the output and the logsumexp."""
+    """Causal attention of block i of the rows of one head (Dao 2023, algorithm 1): the output and the logsumexp.
+
+    i is tl.program_id(0), the head tl.program_id(1). The heads lie one behind the other: T rows of D numbers
+    in q, k, v and out, T numbers in lse. m and total are (BLOCK, 1), o is (BLOCK, D), all in the type of wide(q).
+    """
     i, head = tl.program_id(0), tl.program_id(1).to(tl.int64) * T
     rows = i * BLOCK + tl.arange(0, BLOCK)
     q = load_tile(q_ptr + head * D, rows, T, D)
@@ -63,7 +70,10 @@ def flash_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, T, scale, D: tl.constexp
 
 @triton.jit
 def tile_slopes(q, k, v, g, lse, delta, rows, keys, scale):
-    """Of one tile: its weights p, computed again, and the gradient ds of its scores."""
+    """Of one tile: its weights p, computed again, and the gradient ds of its scores; p first.
+
+    lse and delta are (BLOCK, 1). Products and scale as in tile_scores.
+    """
     p = tl.exp(tile_scores(q, k, rows, keys, scale) - lse)
     return p, p * (tl.dot(g, tl.trans(v), input_precision="ieee") - delta) * tl.cast(scale, p.dtype)
 

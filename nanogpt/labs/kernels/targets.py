@@ -16,7 +16,10 @@ from nanogpt.labs.roofline.sheets import Peak
 
 
 def compile_for(capability: int, kernel, types: dict[str, str], constants: dict[str, int], warps: int = 4):
-    """The kernel compiled for GPUs of a compute capability such as 80. types: by argument, "*fp16", "i32", "fp32"."""
+    """The kernel compiled for GPUs of a compute capability such as 80. types: by argument, "*fp16", "i32", "fp32".
+
+    types may have names that this kernel lacks. ModuleNotFoundError where there is no Triton (HAS_TRITON says so).
+    """
     if not HAS_TRITON:
         raise ModuleNotFoundError("Triton is not installed here: `pip install triton` brings it on Linux")
     from triton.backends.compiler import GPUTarget
@@ -96,7 +99,11 @@ def resident(needs: Needs, limits: Multiprocessor) -> int:
 
 
 def flash_seconds(sheet: Peak, heads: int, T: int, D: int, block: int) -> float:
-    """A lower limit for the forward pass in 16 bits, if each load comes from main memory. heads: of all texts together."""
+    """A lower limit for the forward pass in 16 bits, if each load comes from main memory. heads: of all texts together.
+
+    n = T / block is rounded up; of q and the output only the T rows count. sheet (chapter 09): half in 10¹² FLOP/s,
+    bandwidth in 10⁹ bytes/s.
+    """
     n = -(-T // block)
     tiles = heads * n * (n + 1) // 2
     flops = tiles * 4 * block * block * D  # two products, masked halves on the diagonal included

@@ -13,7 +13,10 @@ from nanogpt.model import check_input, flops_by_part, init_weights, next_token_l
 
 
 class RMSNorm(nn.Module):
-    """x / √(mean(x²) + eps) · weight, over the last dimension (Zhang and Sennrich 2019, §4). (..., C) -> (..., C)."""
+    """x / √(mean(x²) + eps) · weight, over the last dimension (Zhang and Sennrich 2019, §4). (..., C) -> (..., C).
+
+    The quotient is computed in float32 and goes back to x's type; then the gain multiplies it, in its own type.
+    """
 
     def __init__(self, width: int, eps: float = 1e-5):
         super().__init__()
@@ -32,7 +35,10 @@ def rope_angles(positions: Tensor, d: int, theta: float) -> Tensor:
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotate each pair (x_i, x_(i + d/2)) of x (B, heads, T, d) by its angle; angles (T, d/2) or (B, T, d/2)."""
+    """Rotate each pair (x_i, x_(i + d/2)) of x (B, heads, T, d) by its angle; angles (T, d/2) or (B, T, d/2).
+
+    The angles are float32, the result has x's type.
+    """
     angles = angles.unsqueeze(-3)  # (..., 1, T, d/2): the same for all heads
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     a, b = x.chunk(2, dim=-1)
@@ -149,7 +155,10 @@ class Llama(nn.Module):
 
 @params_by_part.register(LlamaConfig)
 def llama_params(c) -> dict[str, int]:
-    """Number of parameters by part, from the shape alone."""
+    """Number of parameters by part, from the shape alone: wte, attention, mlp, norms and lm_head, 0 if it is tied.
+
+    norms: those of C numbers. The norms of queries and keys belong to attention.
+    """
     C, L, d = c.n_embd, c.n_layer, c.head_size
     heads = 2 * c.n_head + 2 * c.n_kv_head  # of queries and the projection, and of keys and values
     gains = 2 * d if c.qk_norm else 0  # of the norms of queries and keys

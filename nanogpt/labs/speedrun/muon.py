@@ -12,7 +12,8 @@ from nanogpt.model import GPT
 def orthogonal(G: Tensor) -> Tensor:
     """Matrices with the directions of G (n, rows, columns), and singular values near 1.
 
-    Five Newton–Schulz steps with the constants of Jordan et al. (2024).
+    Five Newton–Schulz steps with the constants of Jordan et al. (2024): a = 3.4445, b = -4.7750, c = 2.0315. A matrix
+    of zeros stays zero.
     """
     if G.size(-2) > G.size(-1):  # X Xᵀ is smaller for a wide matrix
         return orthogonal(G.mT).mT

@@ -48,7 +48,10 @@ class SquaredReLU(nn.Module):
 
 
 class FastAttention(nn.Module):
-    """Chapter 04's attention whose queries and keys may be normalized and rotated. (B, T, C) -> (B, T, C), causal."""
+    """Chapter 04's attention whose queries and keys may be normalized and rotated. (B, T, C) -> (B, T, C), causal.
+
+    The norm is F.rms_norm over a head's d numbers, without a gain. rotary: angles with theta = 1000. cache is not used.
+    """
 
     def __init__(self, config: GPTConfig, rotary: bool, normalized: bool):
         super().__init__()
@@ -136,7 +139,7 @@ def new_model(recipe: Recipe, vocab_size: int, block_size: int, seed: int) -> GP
 
 
 def rows_at(recipe: Recipe, step: int) -> int:
-    """The rows of this step's batch."""
+    """The rows of this step's batch. The second half begins with the first step that is at least recipe.steps / 2."""
     if recipe.last_rows is None or 2 * step < recipe.steps:
         return recipe.rows
     return recipe.last_rows

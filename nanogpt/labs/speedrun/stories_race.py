@@ -48,7 +48,11 @@ def text_of(folder: Path) -> str:
 
 
 def chapter_07(vocab_size: int, deal, steps: int, seed: int) -> Iterator:
-    """Chapter 07's training as a race: after each step the model, and the seconds that all steps have taken."""
+    """Chapter 07's training as a race: after each step the model, and the seconds that all steps have taken.
+
+    deal(rows) gives x and y. The model is drawn from a generator with this seed. The seconds are those of rates,
+    batches and steps, as in chapter 25's race, and not the caller's.
+    """
     config = GPTConfig(CONTEXT, vocab_size, n_layer=2, n_head=4, n_embd=128)
     model = scale_init(GPT(config, torch.Generator().manual_seed(seed)))
     optimizer = torch.optim.AdamW(

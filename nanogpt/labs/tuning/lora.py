@@ -23,7 +23,8 @@ from nanogpt.weights import UNREADABLE, digest, read_unchanged
 def freeze(model: nn.Module, *trainable: str) -> nn.Module:
     """Only parameters whose names contain one of these words get gradients from now on; returns the model.
 
-    freeze(model, "") thaws everything. ValueError where a word is in no name, the model untouched.
+    freeze(model, "") thaws everything. What is frozen loses its .grad, or an optimizer would go on using it.
+    ValueError, with the word in quotes, where a word is in no name; the model is untouched then.
     """
     named = dict(model.named_parameters())
     for word in trainable:
@@ -40,6 +41,7 @@ class LoRALinear(nn.Linear):
 
     Takes over the W and b of a linear layer. A (rank, in) is N(0, 1 / in), so that A x is as large as the entries of x;
     B (out, rank) is zero, so that nothing changes at first. ValueError where the layer can have no such rank.
+    A and B may have another type than W and x (chapter 10's bf16-masters): the narrow path gets x in the type of A.
     """
 
     def __init__(self, linear: nn.Linear, rank: int, alpha: float, generator: torch.Generator | None = None):

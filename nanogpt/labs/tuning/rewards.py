@@ -36,7 +36,10 @@ def questions(told: Iterable[Story], tokenizer, block_size: int) -> Iterator[Que
 
 
 def answers_only(asked: Sequence[Question], device="cpu") -> tuple[Tensor, Tensor]:
-    """x and y, (B, T), of some questions: y is the answer at the end of each prompt, and -100 everywhere else."""
+    """x and y, int64 (B, T), of some questions: y is the answer at the end of each prompt, and -100 everywhere else.
+
+    x has zeros behind a prompt. T: the length of the longest prompt.
+    """
     longest = max(len(question.ids) for question in asked) - 1
     x = torch.zeros(len(asked), longest, dtype=torch.int64)
     y = torch.full_like(x, -100)
@@ -117,7 +120,9 @@ def from_group_scaled(rewards: Tensor) -> Tensor:
 class Rewarded(nn.Module):
     """A model whose loss is policy_loss on answers that it samples itself; y only decides what is right.
 
-    advantages: from_group, or another of these. received: the mean reward of each batch so far.
+    advantages: from_group, or another of these. received: the mean reward of each batch so far, a float.
+    forward returns the model's logits at all places, (B, T, V), and the loss. The samples, with replacement, are drawn
+    on the CPU with the generator, so that a seed means the same on every device.
     """
 
     def __init__(self, model: GPT, advantages: Callable = from_group, samples: int = 16, seed: int = 0):
