@@ -46,7 +46,11 @@ def ensure_data(data: Data) -> dict:
 
 
 def find_tokenizer(data: Data, manifest: dict) -> BPETokenizer | None:
-    """The tokenizer that made the shards, or None if it is neither beside them nor named."""
+    """The tokenizer that made the shards, or None if it is neither beside them nor named.
+
+    Beside them it is tokenizer.json. data.tokenizer names one by "gpt2" or a file; a number names none. A file that is
+    missing or damaged is passed over.
+    """
     for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
         with suppress(OSError, ValueError, TypeError):
             found = BPETokenizer.gpt2() if name == "gpt2" else BPETokenizer.load(name)

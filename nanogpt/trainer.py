@@ -132,7 +132,7 @@ class Training:
 
 
 def learning_rate(config: Config, updates: int) -> float:
-    """The rate of the next update, after so many updates."""
+    """The rate of the next update, after so many updates. The schedule gets all that config.optim has for it."""
     o, steps = config.optim, config.train.max_steps
     if o.schedule == "cosine":
         return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)
@@ -437,7 +437,11 @@ def tidy(run: Training) -> None:
 
 
 def finish_step(run: Training, metrics) -> None:
-    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory."""
+    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory.
+
+    A run that is asked to stop makes no looks, unless it was its last step. run.timed counts the seconds of
+    "checkpoints" and "evaluation". Old checkpoints go where a new one came.
+    """
     last = run.step >= run.config.train.max_steps
     looks = [] if run.stopped and not last else due_looks(run)
     often = due(run.config.run.checkpoint_every, run.step) and not run.bad

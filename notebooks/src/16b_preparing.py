@@ -141,8 +141,8 @@ print(f"{path.stat().st_size:,} bytes in {len(chunks)} chunks")
 r"""
 ## The ids of a chunk
 
-A document's hash decides its split (chapter 03). A chunk consists of *spans*, stretches of files. `encode_spans` reads a span a block at a time (`blocks_in`, chapter 16's appendix), and encodes all documents of a block that go to the same
-split in one call. We print the first three portions of the first chunk.
+A document's hash decides its split (chapter 03). A chunk consists of *spans*, stretches of files. `encode_spans` reads a span a block at a time and encodes all documents of a block that go to the same
+split in one call. Two functions of chapter 16's appendix help. `blocks_in(span, block)` yields for each block whether documents begin with its texts (the middle of a long text file begins none), and the texts. `encode_texts(texts, begin, encoding, eot)` gives their ids. We print the first three portions of the first chunk.
 """
 
 
@@ -150,7 +150,11 @@ split in one call. We print the first three portions of the first chunk.
 #| export
 #| blank encode_spans: read a span block by block, deal its texts to the splits, encode each split's
 def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -> Iterator[tuple]:
-    """A chunk's ids, block by block: split, ids in uint16, and of how many documents and bytes of text."""
+    """A chunk's ids, block by block: split, ids in uint16, and of how many documents and bytes of text.
+
+    What a block has of one split is encoded in one call of encode_texts. A span's own split holds for all its texts;
+    where it has none, the SHA-256 of each text decides. Where no document begins with the texts, the documents are 0.
+    """
     for span in spans:
         for begin, texts in blocks_in(span, block):
             held = defaultdict(list)
@@ -316,7 +320,11 @@ continued, because a shard that has its name is complete.
 #| export labs.corpora.chunks
 #| blank merge_split: write one shard after another from the parts in it; delete each part that is used up
 def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_tokens: int) -> list[dict]:
-    """Write a split's shards from its chunks' (path, tokens); what a manifest says of them."""
+    """Write a split's shards from its chunks' (path, tokens); a shard_entry of each, in order.
+
+    They are out/train_000000.bin and so on, with shard_tokens tokens each and the rest in the last one. One that is
+    there is complete, and the parts in it may be gone. A part is deleted once, as soon as all its tokens are in shards.
+    """
     shards, total, merged = [], sum(n for _, n in parts), 0  # merged: tokens that are needed no more
     for start in range(0, total, shard_tokens):
         path, stop, here = out / f"{split}_{len(shards):06d}.bin", min(start + shard_tokens, total), merged

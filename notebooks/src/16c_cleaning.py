@@ -123,7 +123,7 @@ def shingles(text: str, n: int = 5) -> set[str]:
 
 
 def similarity(a: set, b: set) -> float:
-    """Jaccard similarity of two sets, from 0 to 1: what both have over what at least one has."""
+    """Jaccard similarity of two sets, from 0 to 1: what both have over what at least one has; 0 for two empty sets."""
     return len(a & b) / max(1, len(a | b))
 
 
@@ -171,9 +171,13 @@ estimates the similarity.
 
 # %%
 #| export
-#| blank signature: a[:, None] * x + b gives all hashes (hashes, shingles); the minimum goes over the shingles
+#| blank signature: a[:, None] * x + b[:, None] gives all hashes (hashes, shingles); the minimum goes over the shingles
 def signature(shingles: Iterable[str], hashes: int = 112, seed: int = 0) -> np.ndarray:
-    """The smallest value of each of `hashes` hash functions over a set of shingles: (hashes,), uint64."""
+    """The smallest value of each of `hashes` hash functions over a set of shingles: (hashes,), uint64.
+
+    Function i is a[i] * x + b[i], modulo 2^64. x is a 64-bit hash of a shingle from hashlib, since Python's own hash()
+    is another one in each process. The seed alone decides the random a (odd) and b. An empty set always gives the same.
+    """
     x = [int.from_bytes(hashlib.blake2b(s.encode(), digest_size=8).digest()) for s in shingles]
     rng = np.random.Generator(np.random.PCG64(seed))
     a, b = rng.integers(0, 2**64, (2, hashes), dtype=np.uint64)
@@ -370,7 +374,7 @@ three evaluation stories in the training text: one complete, one inside a longer
 #| export
 #| blank overlap: of the runs of n words of the text, the share that are in `known`
 def overlap(text: str, known: set[str], n: int = 13) -> float:
-    """The share of a text's runs of n words that are known; 0 for a text that is shorter."""
+    """The share of a text's different runs of n words (its shingles) that are known; 0 for a text that is shorter."""
     runs = shingles(text, n)
     return len(runs & known) / max(1, len(runs))
 
@@ -494,7 +498,11 @@ class MixedStream(MixedStream):
         return source, cycles * self.weights[source] + self.cycle[:at].count(source)
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """x, y: int64 tensors (B, T) on the streams' device; y[b, t] is the token that follows x[b, t]."""
+        """x, y: int64 tensors (B, T) on the streams' device; y[b, t] is the token that follows x[b, t].
+
+        A step takes B × world_size rows, the first B for rank 0, and moves self.position by as many. A source is
+        moved by its attribute `position`: the rows before, times its self.steps.
+        """
         rows = []
         for row in range(self.B):
             source, number = self.place(self.position + self.rank * self.B + row)

@@ -138,8 +138,8 @@ print(f"{run.folder.name}: step {run.step} of {run.max_steps}, {num_params(run.m
 r"""
 ## One step, one line
 
-One step sets the learning rate (chapter 15's cosine), takes a batch and makes the update. It returns a *line*: a dictionary that describes this
-step. For now it holds the step's number, its loss and its learning rate. Later parts of the trainer add more. We make three steps and print their lines.
+One step sets the learning rate (chapter 15's cosine, without a warm-up), takes a batch and makes the update, with the gradient clipped to a length of 1 (chapter 15). It returns a *line*: a dictionary that describes this
+step. For now it holds the step's number (`step`), its loss (`loss`) and its learning rate (`lr`). Later parts of the trainer add more. We make three steps and print their lines.
 """
 
 
@@ -147,7 +147,11 @@ step. For now it holds the step's number, its loss and its learning rate. Later 
 #| export
 #| blank one_step: set the rate of each parameter group; one train_step on the next batch; count the step
 def one_step(run: Training) -> dict:
-    """Take a batch and update the weights: the step's line."""
+    """Take a batch and update the weights: the step's line, with the numbers `step`, `loss` and `lr`.
+
+    The rate is run.lr times the cosine of the steps made before; the line's step counts this one, too. The gradient is
+    clipped to a length of 1.
+    """
     lr = run.lr * cosine(run.step, run.max_steps)
     for group in run.optimizer.param_groups:
         group["lr"] = lr
@@ -366,7 +370,11 @@ def introduce(run: Training) -> None:
 #| export
 #| blank fit: a loop of one_step; when a look is due, print the line and the sample; write the line; then save a checkpoint
 def fit(run: Training) -> Training:
-    """Train a run, or go on with it, to its last step. Each step's line goes to metrics.jsonl."""
+    """Train a run, or go on with it, to its last step. Each step's line is appended to metrics.jsonl. Returns the run.
+
+    First the checkpoint is loaded, if there is one, and the run introduced. After each look its line is printed, with
+    the time that is left (step_line, span), and the sample; the checkpoint follows when the line is in the file.
+    """
     resume(run)
     introduce(run)
     first, began = run.step, time.monotonic()

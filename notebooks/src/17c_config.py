@@ -599,7 +599,7 @@ This needs two functions. `keys` lists the keys that exist, with dots, and their
 #| blank keys: a section is a dataclass: call keys on it with its name and a dot before
 #| blank put: the part before the dot is a section, which may not be there yet
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
-    """Each key that a configuration may have, with dots, and the type of its value."""
+    """Each key that a configuration may have, with dots, and the type of its value. A section itself is no key."""
     types = {}
     for f in fields(kind):
         inner = f.default_factory  # a section's is its class
@@ -612,7 +612,7 @@ def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
 
 def put(given: dict, key: str, value: Any) -> None:
     """Set a key with dots. Where its section is no dictionary, nothing is set, and reading will refuse the section."""
-    section, _, name = str(key).rpartition(".")
+    section, _, name = key.rpartition(".")
     if not section:
         given[name] = value
     elif isinstance(given.setdefault(section, {}), dict):
@@ -671,7 +671,7 @@ def given_keys(contents: dict, overrides: list[str]) -> dict:
     given = {}
     for key, value in contents.items():
         if value is not None or key in keys():  # an empty section says nothing
-            put(given, key, value)
+            put(given, str(key), value)
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
@@ -855,7 +855,8 @@ def from_depth(n: int, batch_tokens: int) -> list[str]:
     """Overrides for n layers, as nanochat's one dial (scripts/base_train.py), with GPT-2's heads of 64; 12 is GPT-2 small.
 
     The width is 64 n. The rate is GPT-3's 6e-4 for 768 (Brown et al. 2020, table 2.1) times 768 / width (Yang et al.
-    2022). The steps make 20 tokens for each parameter of the layers (Hoffmann et al. 2022).
+    2022). The steps, rounded up, make 20 tokens for each of the layers' 12 n width² parameters (Hoffmann et al. 2022).
+    Five texts such as "model.n_layer=4": n_layer, n_embd, n_head, optim.lr, train.max_steps. ValueError for n below 1.
     """
     if n < 1:
         raise ValueError(f"--depth {n} is the number of layers, at least 1")

@@ -183,7 +183,11 @@ means another word. So `find_tokenizer` tries both places, and accepts a tokeniz
 #| export
 #| blank find_tokenizer: try the one beside the shards, then the configured one; its fingerprint must be the manifest's
 def find_tokenizer(data: Data, manifest: dict) -> BPETokenizer | None:
-    """The tokenizer that made the shards, or None if it is neither beside them nor named."""
+    """The tokenizer that made the shards, or None if it is neither beside them nor named.
+
+    Beside them it is tokenizer.json. data.tokenizer names one by "gpt2" or a file; a number names none. A file that is
+    missing or damaged is passed over.
+    """
     for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
         with suppress(OSError, ValueError, TypeError):
             found = BPETokenizer.gpt2() if name == "gpt2" else BPETokenizer.load(name)
@@ -351,8 +355,8 @@ print("only while the process runs:", *names[end:])
 r"""
 The first group must be in a checkpoint. The second is only used while the process runs; its last four fields are lists of functions, to which labs add theirs. Some of the fields are first used in chapter 17e.
 
-`build_run` makes all the parts and puts them together. Two mistakes are refused here in one sentence: a precision that the device does not have, and samples without a tokenizer. Where a lab builds a part in another way, `hook` of chapter 17c finds the lab's function. For our file it returns the
-function that we have just written. A lab with a function `attach` gets the finished run and can add something to it.
+`build_run` makes all the parts and puts them together. Two mistakes are refused here in one sentence: a precision that the device does not have (chapter 10's `why_not`), and samples (`eval.sample_every`) without a tokenizer. Where a lab builds a part in another way, `hook` of chapter 17c finds the lab's function. For our file it returns the
+function that we have just written. A lab with a function `attach` (`load_labs` returns the labs of a configuration) gets the finished run and can add something to it.
 
 The order matters in one place. The seed of PyTorch's global generator is set *last*. If it were set first, everything in between that draws random numbers would shift the numbers that dropout gets, for example a benchmark or a model of another size.
 From this point on, only dropout draws from this generator.
@@ -363,7 +367,12 @@ From this point on, only dropout draws from this generator.
 #| export trainer
 #| blank build_run: data first; then tokenizer, held tokens, model, optimizer and stream; the seed last
 def build_run(config: Config) -> Training:
-    """All that a run needs, before its first step. ValueError where the device or the data cannot do it."""
+    """All that a run needs, before its first step. ValueError where the device or the data cannot do it.
+
+    held: what hold_out takes (nothing with eval.every=0), and the manifest's eot. build_model, build_optimizer and
+    open_stream are asked for by `hook`; the model goes to the device, in train mode. stepper: torch.compile(model) with
+    train.compile, else the model. scaler: a LossScaler for fp16, else None. A lab's `attach` is called with the run.
+    """
     device = pick_device(config.run.device)
     if reason := why_not(config.train.dtype, device):
         raise ValueError(f"train.dtype: {reason}")
@@ -524,7 +533,11 @@ def clean_up(folder: Path, step: int) -> dict | None:
 #| grows resume
 #| blank resume: the newest checkpoint, if there is one: compare the configurations, take its weights and its state
 def resume(run: Training) -> Training:
-    """Take the run to where its newest whole checkpoint is; without one it stays at its beginning. Returns the run."""
+    """Take the run to where its newest whole checkpoint is; without one it stays at its beginning. Returns the run.
+
+    It prints `going on after step 20, from` and the checkpoint, which becomes run.kept. load_weights is asked for by
+    `hook`. In any case clean_up comes last: the line that it returns, if there is one, takes the place of run.record.
+    """
     newest = latest(run.folder)
     if newest:
         state = load_state(newest)
@@ -547,9 +560,9 @@ The functions that are left are those of chapter 17 which read the old fields. T
 
 # %%
 #| export trainer
-#| blank learning_rate: ask the schedule of chapter 15 and multiply by the configured rate
+#| blank learning_rate: ask the schedule of chapter 15 (of "constant", only warm_up) and multiply by the configured rate
 def learning_rate(config: Config, updates: int) -> float:
-    """The rate of the next update, after so many updates."""
+    """The rate of the next update, after so many updates. The schedule gets all that config.optim has for it."""
     o, steps = config.optim, config.train.max_steps
     if o.schedule == "cosine":
         return o.lr * optim.cosine(updates, steps, warmup=o.warmup, minimum=o.minimum)

@@ -161,7 +161,7 @@ class Window(deque):
     def z(self, value: float) -> float | None:
         """Take a value in: its distance from the window's mean in standard deviations (llm.c, outlier_detector.h).
 
-        None while the window is not full, and for a value that is not finite, which is not taken in.
+        None while the window is not full, and for a value that is not finite, which is not taken in. 0.0 if all are equal.
         """
         if not math.isfinite(value):
             return None
@@ -260,7 +260,12 @@ Now we can write the step. `update` sets the rate and takes the micro-batches of
 #| export
 #| blank update: rate, batches, gradient and its norm; ask judge; if it has no reason, clip and step
 def update(run: Training) -> tuple[dict, list]:
-    """Take a batch, and update the weights unless there is a reason not to: entries for the step's line, the micro-batches."""
+    """Take a batch, and update the weights unless there is a reason not to: the line's entries, and the micro-batches.
+
+    The entries are loss, lr, norm (before clipping), and `skipped` with the reason if there is one: the judge's, or
+    "overflow" where a scaler finds a finite loss with a norm that is not. Only a finite loss changes the scale. Batches
+    and data.overfit are as in 17d. At the end it waits for the device (synchronize), so that the time is right.
+    """
     config, parameters = run.config, list(run.model.parameters())
     lr = learning_rate(config, run.updates)
     for group in run.optimizer.param_groups:
@@ -687,7 +692,7 @@ r"""
 
 Now we put the parts together. The loop of 17d stays as it is in its order: make a step, save, look, write the line. Three things are new: bad steps, a question after each step whether to stop, and places for labs.
 
-`finish_step` does everything that is due after a step. There are four reasons for a checkpoint: the run has been asked to stop, this is the last step, a look is due, or it is time for one. (In the last case no checkpoint is written while losses are not finite.) `save_checkpoint` grows. Before a checkpoint it flushes the file of lines to the disk, so that after a power cut the lines of all earlier steps are
+`finish_step` does everything that is due after a step. There are four reasons for a checkpoint: the run has been asked to stop (`run.stopped`), this is the last step, a look is due, or it is time for one (`run.checkpoint_every`). In the last case no checkpoint is written while losses are not finite (`run.bad`). A run that is asked to stop before its last step is saved and makes no looks: somebody is waiting. `save_checkpoint` grows. Before a checkpoint it flushes the file of lines to the disk, so that after a power cut the lines of all earlier steps are
 there. What a checkpoint holds is the answer of `snapshot`, which a lab may replace (19c keeps adapters alone). `tidy` deletes old checkpoints, but keeps the best one.
 """
 
@@ -720,7 +725,11 @@ def tidy(run: Training) -> None:
 #| export
 #| blank finish_step: the checkpoint if it is due, then the looks, whose results join run.record, then tidy
 def finish_step(run: Training, metrics) -> None:
-    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory."""
+    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory.
+
+    A run that is asked to stop makes no looks, unless it was its last step. run.timed counts the seconds of
+    "checkpoints" and "evaluation". Old checkpoints go where a new one came.
+    """
     last = run.step >= run.config.train.max_steps
     looks = [] if run.stopped and not last else due_looks(run)
     often = due(run.config.run.checkpoint_every, run.step) and not run.bad

@@ -221,7 +221,9 @@ from nanogpt.metrics import read_metrics
 def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
     """The largest difference of two runs in one column, and a sentence that says where they part.
 
-    A finite number against none is infinitely far. ValueError if no step is common.
+    A finite number (see column) against none is infinitely far. ValueError if no step is common. The sentences:
+    loss: equal to the last bit in all 40 common steps
+    loss: first differs at step 7, by 0.000244; most at step 30, by 0.0156; in 2 of 50 steps
     """
     steps = sorted({line["step"] for line in a} & {line["step"] for line in b})
     x, y = (dict(zip(*column(lines, name))) for lines in (a, b))
@@ -422,7 +424,7 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
 
 
 def pace(run: Training, seconds: float) -> dict:
-    """Of a step that took so long: milliseconds, tokens a second, and MFU where the device's peak is known."""
+    """Of a step that took so long: `ms`, `tokens_per_s`, and `mfu` where the device's peak is known."""
     tokens, T = run.config.train.batch_tokens, run.config.model.block_size
     rates = {"ms": 1000 * seconds, "tokens_per_s": tokens / seconds}
     if peak := peak_flops(run.device, run.config.train.dtype):

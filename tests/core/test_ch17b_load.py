@@ -104,7 +104,7 @@ def test_weights_that_are_no_numbers_are_refused(saved):
         load_model(folder)
     weights[name][0, 0] = math.nan
     write(weights=save(weights))
-    with pytest.raises(ValueError, match=f"{name} holds NaN or infinity"):
+    with pytest.raises(ValueError, match=name):
         load_model(folder)
 
 

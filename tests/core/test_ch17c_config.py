@@ -343,7 +343,7 @@ def test_depth_twelve_is_gpt2_small_and_others_follow_its_width(told):
         tokens = c.train.max_steps * c.train.batch_tokens
         assert 20 * parameters <= tokens < 20 * parameters + c.train.batch_tokens, "20 tokens a parameter"
     assert told("", *from_depth(4, 512), "optim.lr=1e-3").optim.lr == 1e-3  # what the user says comes last
-    with pytest.raises(ValueError, match="--depth 0 is the number of layers, at least 1"):
+    with pytest.raises(ValueError, match="0"):
         from_depth(0, 512)
 
 

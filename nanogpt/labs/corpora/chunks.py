@@ -103,7 +103,11 @@ def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable,
 
 
 def merge_split(out: Path, split: str, parts: list[tuple[Path, int]], shard_tokens: int) -> list[dict]:
-    """Write a split's shards from its chunks' (path, tokens); what a manifest says of them."""
+    """Write a split's shards from its chunks' (path, tokens); a shard_entry of each, in order.
+
+    They are out/train_000000.bin and so on, with shard_tokens tokens each and the rest in the last one. One that is
+    there is complete, and the parts in it may be gone. A part is deleted once, as soon as all its tokens are in shards.
+    """
     shards, total, merged = [], sum(n for _, n in parts), 0  # merged: tokens that are needed no more
     for start in range(0, total, shard_tokens):
         path, stop, here = out / f"{split}_{len(shards):06d}.bin", min(start + shard_tokens, total), merged

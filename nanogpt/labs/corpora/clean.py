@@ -19,12 +19,16 @@ def shingles(text: str, n: int = 5) -> set[str]:
 
 
 def similarity(a: set, b: set) -> float:
-    """Jaccard similarity of two sets, from 0 to 1: what both have over what at least one has."""
+    """Jaccard similarity of two sets, from 0 to 1: what both have over what at least one has; 0 for two empty sets."""
     return len(a & b) / max(1, len(a | b))
 
 
 def signature(shingles: Iterable[str], hashes: int = 112, seed: int = 0) -> np.ndarray:
-    """The smallest value of each of `hashes` hash functions over a set of shingles: (hashes,), uint64."""
+    """The smallest value of each of `hashes` hash functions over a set of shingles: (hashes,), uint64.
+
+    Function i is a[i] * x + b[i], modulo 2^64. x is a 64-bit hash of a shingle from hashlib, since Python's own hash()
+    is another one in each process. The seed alone decides the random a (odd) and b. An empty set always gives the same.
+    """
     x = [int.from_bytes(hashlib.blake2b(s.encode(), digest_size=8).digest()) for s in shingles]
     rng = np.random.Generator(np.random.PCG64(seed))
     a, b = rng.integers(0, 2**64, (2, hashes), dtype=np.uint64)
@@ -88,6 +92,6 @@ def faults(text: str) -> list[str]:
 
 
 def overlap(text: str, known: set[str], n: int = 13) -> float:
-    """The share of a text's runs of n words that are known; 0 for a text that is shorter."""
+    """The share of a text's different runs of n words (its shingles) that are known; 0 for a text that is shorter."""
     runs = shingles(text, n)
     return len(runs & known) / max(1, len(runs))

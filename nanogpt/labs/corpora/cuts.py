@@ -37,7 +37,11 @@ def line_of(path: Path, place: int) -> int:
 
 
 def seek_cut(path: Path, start: int, at: int, first: Callable = safe_cut) -> int:
-    """The first place from byte `at` on where a file may be cut, by first(bytes, at); or its end. start: the last cut."""
+    """The first place from byte `at` on where a file may be cut, by first(bytes, at); or its end. start: the last cut.
+
+    Nothing before `start` is read. `first` gets what was read, and where `at` is in it. If LIMIT bytes, the most that
+    are read, have no place, ValueError, which names the file and the line of `at`.
+    """
     base = max(start, at - 4)  # the character before `at` is in these 4 bytes
     length = min(1 << 16, LIMIT)
     while True:
@@ -46,7 +50,7 @@ def seek_cut(path: Path, start: int, at: int, first: Callable = safe_cut) -> int
         if cut:
             return base + cut
         if len(text) < length:
-            return base + len(text)  # the end of the file
+            return path.stat().st_size
         if length >= LIMIT:
             raise ValueError(f"{path}, line {line_of(path, at)}: no place to cut in {length:,} bytes")
         length = min(4 * length, LIMIT)

@@ -52,7 +52,11 @@ class MixedStream:
         return source, cycles * self.weights[source] + self.cycle[:at].count(source)
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """x, y: int64 tensors (B, T) on the streams' device; y[b, t] is the token that follows x[b, t]."""
+        """x, y: int64 tensors (B, T) on the streams' device; y[b, t] is the token that follows x[b, t].
+
+        A step takes B × world_size rows, the first B for rank 0, and moves self.position by as many. A source is
+        moved by its attribute `position`: the rows before, times its self.steps.
+        """
         rows = []
         for row in range(self.B):
             source, number = self.place(self.position + self.rank * self.B + row)

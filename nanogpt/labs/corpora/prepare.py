@@ -30,7 +30,11 @@ from nanogpt.shards import identity
 
 
 def encode_spans(spans: list[Span], encoding, eot: int, val, test, block: int) -> Iterator[tuple]:
-    """A chunk's ids, block by block: split, ids in uint16, and of how many documents and bytes of text."""
+    """A chunk's ids, block by block: split, ids in uint16, and of how many documents and bytes of text.
+
+    What a block has of one split is encoded in one call of encode_texts. A span's own split holds for all its texts;
+    where it has none, the SHA-256 of each text decides. Where no document begins with the texts, the documents are 0.
+    """
     for span in spans:
         for begin, texts in blocks_in(span, block):
             held = defaultdict(list)

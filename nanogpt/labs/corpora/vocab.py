@@ -31,7 +31,10 @@ def bytes_per_token(size: int, tokens: int) -> str:
 
 @cache
 def byte_characters() -> str:
-    """The character that stands for each of the 256 bytes in GPT-2's files (its encoder.py, bytes_to_unicode)."""
+    """The character that stands for each of the 256 bytes in GPT-2's files (its encoder.py, bytes_to_unicode).
+
+    Visible are the bytes 33 to 126, 161 to 172 and 174 to 255.
+    """
     visible, others = {*range(33, 127), *range(161, 173), *range(174, 256)}, iter(range(256, 512))
     return "".join(chr(byte if byte in visible else next(others)) for byte in range(256))
 
@@ -42,7 +45,10 @@ def spelled(token: bytes) -> str:
 
 
 def merge_lines(vocab: list[bytes]) -> list[str]:
-    """The lines of merges.txt: the two tokens that each longer one is made of, when only those before it exist."""
+    """The lines of merges.txt: the two tokens that each longer one is made of, when only those before it exist.
+
+    Both as `spelled`, with a space between; a single byte has no line.
+    """
     ranks, lines = {}, []
     for token in vocab:
         if len(token) > 1:
@@ -127,7 +133,10 @@ def load_tokenizer(name: str | os.PathLike) -> tuple:
 
 
 def cut_long_runs(text: str) -> list[str]:
-    """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway."""
+    """The text cut before the last character of each long run of white space, where GPT-2's pattern cuts anyway.
+
+    Long are 1,000 characters and more. A run at the end of the text is not cut: there the pattern takes it whole.
+    """
     cuts = [run.end() - 1 for run in regex.finditer(r"\s{1000,}+(?=\S)", text)]
     return [text[a:b] for a, b in pairwise([0, *cuts, len(text)])]
 

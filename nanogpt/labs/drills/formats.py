@@ -32,14 +32,23 @@ FORMATS = {
 
 
 def spacing(x: Tensor, form: Format) -> Tensor:
-    """The distance between neighbours of `form` around each x, as float64 on the CPU."""
-    exponent = torch.frexp(x.detach().cpu().double()).exponent - 1  # |x| = 1.… × 2^exponent
-    exponent = exponent.clamp(min=1 - form.bias)
-    return torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent - form.mantissa)
+    """The distance between neighbours of `form` around each x, as float64 on the CPU.
+
+    At a power of two it is the distance to the larger neighbour. Below the smallest normal number, down to 0, it stays
+    the same.
+    """
+    size = (
+        x.detach().cpu().double().abs().clamp(min=form.tiny)
+    )  # below it, and at 0, the distance stays the same
+    exponent = torch.frexp(size).exponent - 1  # size = 1.… × 2^exponent
+    return torch.ldexp(torch.ones_like(size), exponent - form.mantissa)
 
 
 def round_to(x: Tensor, form: Format) -> Tensor:
-    """Each x as the nearest number of `form` (IEEE 754-2019, §4.3.1), ties to even, as float32 on the CPU; slow."""
+    """Each x as the nearest number of `form` (IEEE 754-2019, §4.3.1), ties to even, as float32 on the CPU; slow.
+
+    x may be float64 and is rounded once. Infinity and NaN stay what they are.
+    """
     gap = spacing(x, form)
     y = torch.round(x.detach().cpu().double() / gap) * gap
     return torch.where(y.abs() > form.max, y * math.inf, y).float()

@@ -12,7 +12,9 @@ from nanogpt.labs.long_run.plot import column, read_lines
 def verdict(a: list[dict], b: list[dict], name: str) -> tuple[float, str]:
     """The largest difference of two runs in one column, and a sentence that says where they part.
 
-    A finite number against none is infinitely far. ValueError if no step is common.
+    A finite number (see column) against none is infinitely far. ValueError if no step is common. The sentences:
+    loss: equal to the last bit in all 40 common steps
+    loss: first differs at step 7, by 0.000244; most at step 30, by 0.0156; in 2 of 50 steps
     """
     steps = sorted({line["step"] for line in a} & {line["step"] for line in b})
     x, y = (dict(zip(*column(lines, name))) for lines in (a, b))

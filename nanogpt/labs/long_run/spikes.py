@@ -20,7 +20,7 @@ class Window(deque):
     def z(self, value: float) -> float | None:
         """Take a value in: its distance from the window's mean in standard deviations (llm.c, outlier_detector.h).
 
-        None while the window is not full, and for a value that is not finite, which is not taken in.
+        None while the window is not full, and for a value that is not finite, which is not taken in. 0.0 if all are equal.
         """
         if not math.isfinite(value):
             return None

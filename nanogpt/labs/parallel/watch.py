@@ -49,7 +49,11 @@ def place_of(thread: int) -> str:
 
 
 def say_where_all_are(ranks: Ranks, store, place: str, seconds: float) -> None:
-    """Print where each rank is: once, by the lowest of those that answer within so many seconds."""
+    """Print where each rank is: once, by the lowest of those that answer within so many seconds.
+
+    A rank's key in the store is its number, as a string. A line on stderr for each: "watch: rank 0 is in PLACE", or
+    "watch: rank 0 does not answer". (store.get waits for a key that is not there; store.check([key]) does not.)
+    """
     store.set(f"{ranks.rank}", place)
     time.sleep(seconds)
     answered = [rank for rank in range(ranks.size) if store.check([f"{rank}"])]

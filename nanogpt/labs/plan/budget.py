@@ -44,8 +44,9 @@ def average_seconds(nbytes: float, n: int, cluster: Cluster) -> float:
 def step_seconds(
     config: GPTConfig, rows: float, n: int, cluster: Cluster, accumulate: int = 1
 ) -> dict[str, float]:
-    """Seconds of a step on n GPUs of `rows` rows each and as many micro-batches: computing, and averaging not hidden.
+    """Seconds of a step on n GPUs, each of which computes `accumulate` micro-batches of `rows` rows.
 
+    "compute"; "averaging", as far as it is not hidden, which is cluster.overlap of the last backward at most; "total".
     Gradients are float32 and averaged once. Left out: the update, the data, and waiting for the slowest.
     """
     compute = step_flops(config, 1, config.block_size) * rows * accumulate / (cluster.flops * cluster.mfu)
@@ -57,7 +58,7 @@ def step_seconds(
 
 
 def efficiency(config: GPTConfig, rows: float, n: int, cluster: Cluster, accumulate: int = 1) -> float:
-    """Of what n times one GPU would do, the part that is done."""
+    """Of what n times one GPU would do, the part that is done, by the totals of step_seconds. Each has `rows` rows."""
     one = step_seconds(config, rows, 1, cluster, accumulate)
     return one["total"] / step_seconds(config, rows, n, cluster, accumulate)["total"]
 

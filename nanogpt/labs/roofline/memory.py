@@ -39,7 +39,10 @@ def memory_by_category(config: GPTConfig, B: int, T: int) -> dict[str, int]:
 
 
 def saved_bytes(call: Callable[[], object], exclude: Iterable[Tensor] = ()) -> int:
-    """Bytes that autograd saves for the backward pass while `call` runs, each storage once, without `exclude`."""
+    """Bytes that autograd saves for the backward pass while `call` runs, each storage once, without those of `exclude`.
+
+    A storage counts in full, even if only a part of it is saved. The saved tensors stay as they are.
+    """
     known = {t.untyped_storage().data_ptr() for t in exclude}
     saved = {}
 

@@ -155,12 +155,19 @@ class Fractions(NamedTuple):
 def measure_fractions(
     config: GPTConfig, B: int, T: int, roofline: Roofline, device, dtype: str = "float32", repeats: int = 10
 ) -> Fractions:
-    """The fractions that the kernels of this step reach on `device`. dtype: what products read, as in the roofline."""
+    """The fractions that the kernels of this step reach on `device`. dtype: what products read, as in the roofline.
+
+    A kernel's rate is its work over the median of its times. What a part has to do says `step_work`, in float32; parts
+    without a kernel do not count. For "tf32" the kernels read float32, and the switch is "high". Otherwise it is
+    "highest", and afterwards it is as before.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    kernels = step_kernels(config, B * T, device, getattr(torch, dtype.replace("tf32", "float32")))
-    rates = {part: amount / measure(call, device, repeats).median for part, (call, amount) in kernels.items()}
-    torch.set_float32_matmul_precision(before)
+    try:
+        kernels = step_kernels(config, B * T, device, getattr(torch, dtype.replace("tf32", "float32")))
+        rates = {part: n / measure(call, device, repeats).median for part, (call, n) in kernels.items()}
+    finally:
+        torch.set_float32_matmul_precision(before)
     amounts, seconds = Counter(), Counter()
     for w in step_work(config, B, T):
         if w.part in rates:
