@@ -46,11 +46,7 @@ def ensure_data(data: Data) -> dict:
 
 
 def find_tokenizer(data: Data, manifest: dict) -> BPETokenizer | None:
-    """The tokenizer that made the shards, or None if it is neither beside them nor named.
-
-    Beside them it is tokenizer.json. data.tokenizer names one by "gpt2" or a file; a number names none. A file that is
-    missing or damaged is passed over.
-    """
+    """The tokenizer that made the shards, or None if it is neither beside them nor named."""
     for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
         with suppress(OSError, ValueError, TypeError):
             found = BPETokenizer.gpt2() if name == "gpt2" else BPETokenizer.load(name)
@@ -59,10 +55,7 @@ def find_tokenizer(data: Data, manifest: dict) -> BPETokenizer | None:
 
 
 def open_stream(config: Config, ranks: Ranks) -> BatchStream:
-    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would.
-
-    Whole documents if data.documents is set, else a continuous text (chapter 17d).
-    """
+    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
     kind = DocumentStream if config.data.documents else BatchStream
     shards, B, T = open_shards(config.data.dir, "train"), config.train.micro_batch, config.model.block_size
     dealt = {"rank": ranks.rank, "world_size": ranks.size}

@@ -42,11 +42,7 @@ def set_random_states(states: dict[str, torch.Tensor], device: torch.device) -> 
 
 
 def pack(value, name: str, tensors: dict[str, Tensor]):
-    """The same nested dicts and lists for JSON: each tensor moves to `tensors`, {"tensor": its name} takes its place.
-
-    The name is the way to it: `name.key` in a dict, `name.0` in a list or tuple, which becomes a list; keys are text.
-    In `tensors` it is on the CPU, without a copy if it was there, without a gradient, and contiguous for safetensors.
-    """
+    """The same nested dicts and lists for JSON: each tensor moves to `tensors`, and its name takes its place."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach().cpu().contiguous()  # no copy of what is on the CPU already
         return {"tensor": name}
@@ -58,10 +54,7 @@ def pack(value, name: str, tensors: dict[str, Tensor]):
 
 
 def unpack(value, tensors: dict[str, Tensor]):
-    """The way back from `pack`. Tuples come back as lists; keys of digits are numbers again.
-
-    A dict with the one key `tensor` stands for a tensor.
-    """
+    """The way back from `pack`. Tuples come back as lists; keys of digits are numbers again."""
     if isinstance(value, list):
         return [unpack(part, tensors) for part in value]
     if not isinstance(value, dict):
@@ -112,10 +105,7 @@ def save(
 
 
 def fault(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, in a few words, after comparing every byte with its manifest; None if nothing.
-
-    The words name the file that has changed or `is missing`. An unreadable or missing manifest is such a fault, too.
-    """
+    """What is wrong with a checkpoint, in a few words, after comparing every byte with its manifest; None if nothing."""
     try:
         manifest = json.loads((checkpoint / MANIFEST).read_bytes())
         if manifest["sha256"] != manifest_sha256(manifest):
@@ -135,8 +125,7 @@ def checkpoints(folder: str | Path) -> list[Path]:
 
 
 def latest(folder: str | Path, say=print) -> Path | None:
-    """The newest whole checkpoint, None if there is none at all. Of each one that is passed over `say` hears the path,
-    that it `is damaged`, and why.
+    """The newest whole checkpoint; `say` hears of each damaged one that is passed over. None if there is none at all.
 
     ValueError if all are damaged: to begin again would write over what could be saved by hand.
     """

@@ -304,7 +304,7 @@ def hook(config: Config, usual: Callable) -> Callable:
 
 
 def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
-    """Each key that a configuration may have, with dots, and the type of its value."""
+    """Each key that a configuration may have, with dots, and the type of its value. A section itself is no key."""
     types = {}
     for f in fields(kind):
         inner = f.default_factory  # a section's is its class
@@ -317,7 +317,7 @@ def keys(kind: type = Config, before: str = "") -> dict[str, Any]:
 
 def put(given: dict, key: str, value: Any) -> None:
     """Set a key with dots. Where its section is no dictionary, nothing is set, and reading will refuse the section."""
-    section, _, name = str(key).rpartition(".")
+    section, _, name = key.rpartition(".")
     if not section:
         given[name] = value
     elif isinstance(given.setdefault(section, {}), dict):
@@ -350,7 +350,7 @@ def given_keys(contents: dict, overrides: list[str]) -> dict:
     given = {}
     for key, value in contents.items():
         if value is not None or key in keys():  # an empty section says nothing
-            put(given, key, value)
+            put(given, str(key), value)
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:

@@ -9,10 +9,7 @@ import torch
 
 
 def device_names() -> list[str]:
-    """The names of all devices that PyTorch finds here, the best first.
-
-    Asks torch.cuda.device_count() and torch.backends.mps.is_available().
-    """
+    """The names of all devices that PyTorch finds here, the best first."""
     gpus = torch.cuda.device_count()
     names = ["cuda"] if gpus > 0 else []  # without a number: the first one
     for i in range(gpus):
@@ -39,10 +36,7 @@ SCALES = ("ci", "laptop", "gpu")
 
 
 def pick_scale(device: torch.device) -> str:
-    """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere.
-
-    ValueError, which names the word, if it is not in SCALES.
-    """
+    """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere."""
     scale = os.environ.get("NANOGPT_SCALE") or ("gpu" if device.type == "cuda" else "laptop")
     if scale not in SCALES:
         raise ValueError(f"NANOGPT_SCALE is {scale!r}; it must be one of {', '.join(SCALES)}")

@@ -167,10 +167,7 @@ def first_alone(ranks: Ranks, call: Callable, *args):
 
 
 def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
-    """A rank's part of a shard: whole documents, and the token behind the last, which is to be predicted too.
-
-    They begin at document_starts (chapter 03). A rank without a document gets one token: nothing is to be predicted.
-    """
+    """A rank's part of a shard: whole documents, and the token behind the last, which is to be predicted too."""
     starts = np.array_split(document_starts(tokens, eot), ranks.size)
     bounds = [part[0] if len(part) else len(tokens) - 1 for part in starts] + [len(tokens) - 1]
     return tokens[bounds[ranks.rank] : bounds[ranks.rank + 1] + 1]

@@ -32,9 +32,8 @@ def evaluating(model: torch.nn.Module) -> Iterator[torch.device]:
 def windows(tokens: np.ndarray, T: int, eot: int) -> Iterator[tuple[int, int, int]]:
     """(start, new, stop): tokens start..stop-1 go in, and those after new, up to stop, are to be predicted.
 
-    Documents, which begin at eot, are kept apart; the eot behind a document is its last target. One longer than T is
-    covered by windows of T tokens, each of which begins T // 2 tokens before the stop of the one before it. The last
-    one is moved back, so that it reads T tokens, too. Every token but the first of the shard is predicted exactly once.
+    Documents, which begin at eot, are kept apart. One longer than T is covered by windows of T that overlap by half; the
+    last one is moved back to read T as well. Every token but the first of the shard is predicted exactly once.
     """
     starts = document_starts(tokens, eot)
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(tokens) - 1]):

@@ -92,10 +92,7 @@ class Block(nn.Module):
 
 
 def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
-    """GPT-2's initialisation of one weight, in place: see init_weights.
-
-    name: as named_parameters gives it, such as "transformer.h.0.mlp.c_proj.weight" or, in a block, "mlp.c_proj.weight".
-    """
+    """GPT-2's initialisation of one weight, in place: see init_weights."""
     if p.dim() == 2:
         std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
         real = p[:vocab_size] if name.endswith("wte.weight") else p
@@ -273,10 +270,7 @@ def step_flops(config: GPTConfig, B: int, T: int) -> int:
 
 
 def mfu(flops: float, seconds: float, peak_flops: float) -> float:
-    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else.
-
-    ValueError if seconds or peak_flops are not positive; NaN is not.
-    """
+    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else."""
     if not (seconds > 0 and peak_flops > 0):
         raise ValueError(f"seconds={seconds} and peak_flops={peak_flops} must both be positive")
     return flops / seconds / peak_flops

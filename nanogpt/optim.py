@@ -60,10 +60,7 @@ def make_optimizer(
 
 
 def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> float:
-    """The factor of the rate: warm-up, then half a cosine from 1 to the minimum in step `steps` and after it.
-
-    Loshchilov and Hutter 2017. In the steps of the warm-up it is the warm-up's, however few `steps` there are.
-    """
+    """The factor of the rate: warm-up, then half a cosine from 1 to the minimum in step `steps` (Loshchilov and Hutter 2017)."""
     done = (step - warmup) / max(1, steps - warmup)
     falling = minimum + (1 - minimum) * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
     return min(warm_up(step, warmup), falling)
@@ -90,8 +87,7 @@ def local_part(x: Tensor) -> tuple[Tensor, tuple]:
 def global_norm(gradients) -> Tensor:
     """The norm of all gradients as one vector: on every rank the same number, as a plain tensor.
 
-    Gradients may be plain, or DTensors on different meshes: FSDP's, tensor parallelism's and both together. Plain
-    ones alone have chapter 15's norm, to the last bit: torch.nn.utils.get_total_norm. Squares are added in float32.
+    Gradients may be plain, or DTensors on different meshes: FSDP's, tensor parallelism's and both together.
     """
     kinds, norms = {}, []
     for part, groups in map(local_part, gradients):

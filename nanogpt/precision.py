@@ -86,10 +86,7 @@ class LossScaler:
         return bool(torch.stack([g.isfinite().all() for g in grads]).all())
 
     def update(self, finite: bool) -> None:
-        """Halve the scale after a bad step, double it after growth_interval good ones in a row; then count anew.
-
-        FloatingPointError where half of it would be below 1. It grows to 2^127 at most, because float32 ends at 2^128.
-        """
+        """Halve the scale after a bad step, double it after growth_interval good ones; FloatingPointError below 1."""
         if finite:
             self.good_steps += 1
         else:

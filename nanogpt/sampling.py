@@ -25,10 +25,7 @@ from nanogpt.weights import load_model
 
 
 def draw(probs: Tensor, generator: torch.Generator) -> list[int]:
-    """One id for each row of probs (B, V); takes torch.rand(B, 1) from `generator` and none from anywhere else.
-
-    The sums are float64, on the CPU, so that a seed means the same everywhere. An id of probability 0 never comes.
-    """
+    """One id for each row of probs (B, V); takes B numbers from `generator` and none from anywhere else."""
     # float64: 50,257 float32 sums would leave a rounding error larger than the rarest tokens.
     ends = probs.to("cpu", torch.float64).cumsum(-1)  # on the CPU, a seed means the same on every device
     u = torch.rand(len(ends), 1, generator=generator, device=generator.device).cpu()  # (B, 1)
@@ -36,10 +33,7 @@ def draw(probs: Tensor, generator: torch.Generator) -> list[int]:
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """New logits (B, V) with -inf for all but the k largest of each row, or all of them if k is above V.
-
-    Equal ones are all kept, or none.
-    """
+    """Logits (B, V) with -inf for all but the k largest of each row. Equal ones are all kept, or none."""
     smallest = logits.topk(min(k, logits.size(-1))).values[:, -1:]  # (B, 1)
     return logits.masked_fill(logits < smallest, -math.inf)
 
@@ -86,10 +80,7 @@ class KVCache:
         return self.at
 
     def attend(self, i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store block i's new k and v, (B, n_head, T, d), in the cache's type, then attend with q: (B, n_head, T, d).
-
-        q attends to the first S places, as far as `self.visible`, (B, 1, T, S), says.
-        """
+        """Store block i's new k and v, (B, n_head, T, d), then attend with q to all that is visible: (B, n_head, T, d)."""
         keys, values = self.keys[i], self.values[i]  # (B, n_head, size, d)
         texts = torch.arange(len(k), device=k.device)[:, None]  # (B, 1)
         keys[texts, :, self.at] = k.transpose(1, 2).to(keys.dtype)  # (B, T, n_head, d)

@@ -138,11 +138,8 @@ def open_shards(folder: str | Path, split: str, fingerprint: str | None = None) 
 
 
 def permutation(n: int, *key: int) -> np.ndarray:
-    """A permutation of range(n) that depends on nothing but the key, numbers from 0 on.
-
-    It sorts range(n), stably, by np.random.PCG64(key).random_raw(n). NumPy promises never to change these raw bits,
-    but not what Generator.permutation makes of them (NEP 19).
-    """
+    """A permutation of range(n) that depends on nothing but the key, numbers from 0 on."""
+    # NumPy promises never to change these raw bits, but not what Generator.permutation makes of them (NEP 19).
     return np.argsort(np.random.PCG64(key).random_raw(n), kind="stable")
 
 

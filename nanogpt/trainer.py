@@ -150,10 +150,7 @@ def judge(run: Training, line: dict) -> str | None:
 
 
 def seed_step(seed: int, step: int, stream: BatchStream) -> None:
-    """Let dropout differ by step and by rank, where several ranks read different rows: stream.world_size of them.
-
-    The same seed, step and rank give the same numbers, in PyTorch's own generators. One process draws on as it was.
-    """
+    """Let dropout differ by step and by rank, where several ranks read different rows."""
     if stream.world_size > 1:
         torch.manual_seed(hash((seed, step, stream.rank)) % 2**63)
 
@@ -437,11 +434,7 @@ def tidy(run: Training) -> None:
 
 
 def finish_step(run: Training, metrics) -> None:
-    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory.
-
-    A run that is asked to stop makes no looks, unless it was its last step. run.timed counts the seconds of
-    "checkpoints" and "evaluation". Old checkpoints go where a new one came.
-    """
+    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory."""
     last = run.step >= run.config.train.max_steps
     looks = [] if run.stopped and not last else due_looks(run)
     often = due(run.config.run.checkpoint_every, run.step) and not run.bad

@@ -108,11 +108,7 @@ def train(
 
 @torch.no_grad()
 def scale_weight(name: str, p: Tensor, C: int) -> None:
-    """In place, in models narrower than 768: wpe to waves, then matrices × √(768 / C) (Glorot and Bengio 2010).
-
-    wpe is `transformer.wpe.weight`. Pair i, from 0 on, has the speed 10000^(-2i / C) (Vaswani et al. 2017, §3.5); the
-    sines of all pairs come first, then their cosines. Matrices are all weights of two dimensions, wpe among them.
-    """
+    """In place, in models narrower than 768: wpe to waves (Vaswani et al. 2017, §3.5), then matrices × √(768 / C) (Glorot and Bengio 2010)."""
     if C < 768 and name == "transformer.wpe.weight":  # waves twice as large as N(0, 0.02²)
         angles = torch.arange(len(p))[:, None] * 10_000.0 ** (-torch.arange(0, C, 2) / C)  # (T, C / 2)
         p.copy_(math.sqrt(8) * 0.02 * torch.cat([angles.sin(), angles.cos()], 1)[:, :C])

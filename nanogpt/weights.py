@@ -37,10 +37,7 @@ def save_model(model: GPT, folder: str | Path) -> None:
 
 
 def read_unchanged(config: Path, weights: Path) -> tuple[dict, dict[str, torch.Tensor]]:
-    """The fields, without sha256, and the tensors of two files that save_model wrote (digest: chapter 07).
-
-    ValueError if they have changed since, if there is no hash, or if a weight is NaN or infinite, with its name.
-    """
+    """The fields and tensors of two files that were saved together. ValueError if they have changed since, or are no numbers."""
     fields = json.loads(config.read_bytes())
     data = weights.read_bytes()
     if fields.pop("sha256", None) != digest(fields, data):

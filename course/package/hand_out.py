@@ -47,6 +47,7 @@ def your_turn(cell: ExportedCell, chapter: str) -> str:
         "and run the cell" + ("; the cell below it says whether it is right." if any(known.values()) else ".")
     ]
     for name, hint in cell.blanks.items():
+        lines += [known[name].note] if known[name] and known[name].note else []
         of = f" for `{name}`" if len(cell.blanks) > 1 else ""
         lines += [folded(f"A hint{of}", hint)] if hint else []
         lines += [folded(f"Another hint{of}", known[name].hint.strip())] if known[name] else []

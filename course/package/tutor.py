@@ -2,6 +2,7 @@
 
     [attention_weights]
     minutes = 10
+    note = "What nobody can guess: an API, a form. (Not every blank has one.)"
     hint = "A second hint, after the one of `#| blank`."
     probe = '''
     q, k = torch.randn(2, 3, 4)
@@ -43,6 +44,7 @@ class Blank:
     hint: str
     probe: str
     right: str
+    note: str = ""  # what nobody can guess, and the docstring does not need to say
     wrong: list[dict[str, str]] = field(default_factory=list)
 
     def wrong_bodies(self) -> list[tuple[str, str]]:

@@ -235,10 +235,7 @@ import torch
 
 
 def device_names() -> list[str]:
-    """The names of all devices that PyTorch finds here, the best first.
-
-    Asks torch.cuda.device_count() and torch.backends.mps.is_available().
-    """
+    """The names of all devices that PyTorch finds here, the best first."""
     gpus = torch.cuda.device_count()
     names = ["cuda"] if gpus > 0 else []  # without a number: the first one
     for i in range(gpus):

@@ -404,11 +404,7 @@ never wins.
 #| export
 #| blank merge_chunk: start from single bytes; while two neighbours, joined, have a rank, replace the pair of the lowest rank
 def merge_chunk(chunk: bytes, ranks: dict[bytes, int]) -> list[int]:
-    """The ids of one chunk: merge the neighbours whose joined bytes have the lowest rank, until none have one.
-
-    A single byte's id is its rank, too, which need not be its value. Each round replaces every occurrence of its pair:
-    one occurrence a round would take a hundred times as long for a chunk of ten times the length.
-    """
+    """The ids of one chunk: merge the neighbours whose joined bytes have the lowest rank, until none have one."""
     pieces = [bytes([b]) for b in chunk]
     while len(pieces) > 1:
         left, right = min(pairwise(pieces), key=lambda pair: ranks.get(pair[0] + pair[1], len(ranks)))
@@ -567,10 +563,7 @@ class BPETokenizer(BPETokenizer):
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD.
-
-        ValueError that names the id for any other than 0 .. vocab_size - 1.
-        """
+        """The text. Bytes that are not UTF-8, as in half a character, become U+FFFD. ValueError for a foreign id."""
         ids = list(ids)
         for i in ids:
             if not 0 <= i < self.vocab_size:

@@ -424,11 +424,8 @@ these numbers.
 #| export shards
 #| blank permutation: draw n raw numbers from np.random.PCG64(key); np.argsort gives their indices in the numbers' order
 def permutation(n: int, *key: int) -> np.ndarray:
-    """A permutation of range(n) that depends on nothing but the key, numbers from 0 on.
-
-    It sorts range(n), stably, by np.random.PCG64(key).random_raw(n). NumPy promises never to change these raw bits,
-    but not what Generator.permutation makes of them (NEP 19).
-    """
+    """A permutation of range(n) that depends on nothing but the key, numbers from 0 on."""
+    # NumPy promises never to change these raw bits, but not what Generator.permutation makes of them (NEP 19).
     return np.argsort(np.random.PCG64(key).random_raw(n), kind="stable")
 
 

@@ -257,10 +257,7 @@ weights are the same with them and without.
 #| export
 #| blank init_weight: draw what has two dimensions, c_proj with a smaller spread; biases are 0, gains are 1
 def init_weight(name: str, p: Tensor, n_layer: int, generator=None, vocab_size: int | None = None) -> None:
-    """GPT-2's initialisation of one weight, in place: see init_weights.
-
-    name: as named_parameters gives it, such as "transformer.h.0.mlp.c_proj.weight" or, in a block, "mlp.c_proj.weight".
-    """
+    """GPT-2's initialisation of one weight, in place: see init_weights."""
     if p.dim() == 2:
         std = 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
         real = p[:vocab_size] if name.endswith("wte.weight") else p

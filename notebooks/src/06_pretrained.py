@@ -701,11 +701,7 @@ def read_tensor(path: Path, name: str) -> Tensor:
 
 @torch.no_grad()
 def copy_weights(model: GPT, entries: dict, where: str) -> None:
-    """Fill every parameter from its file. ValueError for NaN or infinity, and for an output head that is not wte.
-
-    entries: as read_headers gives them. A file may have an "lm_head.weight" that equals wte.weight in the model's type.
-    The errors name `where` and the entry.
-    """
+    """Fill every parameter from its file. ValueError for NaN or infinity, and for an output head that is not wte."""
     for name, p in parameters_by_hf_name(model).items():
         view = hf_layout(name, p)
         view.copy_(read_tensor(*entries[name][:2]))

@@ -63,10 +63,7 @@ SCALES = ("ci", "laptop", "gpu")
 
 
 def pick_scale(device: torch.device) -> str:
-    """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere.
-
-    ValueError, which names the word, if it is not in SCALES.
-    """
+    """The size of the experiments: NANOGPT_SCALE if set, else `gpu` on a CUDA device and `laptop` elsewhere."""
     scale = os.environ.get("NANOGPT_SCALE") or ("gpu" if device.type == "cuda" else "laptop")
     if scale not in SCALES:
         raise ValueError(f"NANOGPT_SCALE is {scale!r}; it must be one of {', '.join(SCALES)}")
@@ -731,11 +728,7 @@ the position, fast for small i and slowly for large i. Then one step back is the
 #| blank scale_weight: of a narrow model, wpe becomes √8 · 0.02 · [sin | cos] of position × speed; then each matrix × √(768 / C)
 @torch.no_grad()
 def scale_weight(name: str, p: Tensor, C: int) -> None:
-    """In place, in models narrower than 768: wpe to waves, then matrices × √(768 / C) (Glorot and Bengio 2010).
-
-    wpe is `transformer.wpe.weight`. Pair i, from 0 on, has the speed 10000^(-2i / C) (Vaswani et al. 2017, §3.5); the
-    sines of all pairs come first, then their cosines. Matrices are all weights of two dimensions, wpe among them.
-    """
+    """In place, in models narrower than 768: wpe to waves (Vaswani et al. 2017, §3.5), then matrices × √(768 / C) (Glorot and Bengio 2010)."""
     if C < 768 and name == "transformer.wpe.weight":  # waves twice as large as N(0, 0.02²)
         angles = torch.arange(len(p))[:, None] * 10_000.0 ** (-torch.arange(0, C, 2) / C)  # (T, C / 2)
         p.copy_(math.sqrt(8) * 0.02 * torch.cat([angles.sin(), angles.cos()], 1)[:, :C])

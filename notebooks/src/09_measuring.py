@@ -657,10 +657,7 @@ def step_flops(config: GPTConfig, B: int, T: int) -> int:
 
 
 def mfu(flops: float, seconds: float, peak_flops: float) -> float:
-    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else.
-
-    ValueError if seconds or peak_flops are not positive; NaN is not.
-    """
+    """Model FLOPs utilization: the share of `peak_flops` (FLOP/s) that the model's own products were, nothing else."""
     if not (seconds > 0 and peak_flops > 0):
         raise ValueError(f"seconds={seconds} and peak_flops={peak_flops} must both be positive")
     return flops / seconds / peak_flops

@@ -286,10 +286,7 @@ At the end of a run the rate must fall: large steps keep the weights jumping aro
 #| export
 #| blank cosine: how much of the time after the warm-up is done, as an angle from 0 to π
 def cosine(step: int, steps: int, *, warmup: int = 0, minimum: float = 0.1) -> float:
-    """The factor of the rate: warm-up, then half a cosine from 1 to the minimum in step `steps` and after it.
-
-    Loshchilov and Hutter 2017. In the steps of the warm-up it is the warm-up's, however few `steps` there are.
-    """
+    """The factor of the rate: warm-up, then half a cosine from 1 to the minimum in step `steps` (Loshchilov and Hutter 2017)."""
     done = (step - warmup) / max(1, steps - warmup)
     falling = minimum + (1 - minimum) * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
     return min(warm_up(step, warmup), falling)

@@ -298,11 +298,7 @@ the tensor in the meantime, and a second copy of AdamW's averages would take eig
 #| blank pack: a tensor goes into tensors, dicts and lists are packed part by part, the rest stays
 #| blank unpack: the way back: look up each tensor, unpack dicts and lists part by part
 def pack(value, name: str, tensors: dict[str, Tensor]):
-    """The same nested dicts and lists for JSON: each tensor moves to `tensors`, {"tensor": its name} takes its place.
-
-    The name is the way to it: `name.key` in a dict, `name.0` in a list or tuple, which becomes a list; keys are text.
-    In `tensors` it is on the CPU, without a copy if it was there, without a gradient, and contiguous for safetensors.
-    """
+    """The same nested dicts and lists for JSON: each tensor moves to `tensors`, and its name takes its place."""
     if isinstance(value, Tensor):
         tensors[name] = value.detach().cpu().contiguous()  # no copy of what is on the CPU already
         return {"tensor": name}
@@ -314,10 +310,7 @@ def pack(value, name: str, tensors: dict[str, Tensor]):
 
 
 def unpack(value, tensors: dict[str, Tensor]):
-    """The way back from `pack`. Tuples come back as lists; keys of digits are numbers again.
-
-    A dict with the one key `tensor` stands for a tensor.
-    """
+    """The way back from `pack`. Tuples come back as lists; keys of digits are numbers again."""
     if isinstance(value, list):
         return [unpack(part, tensors) for part in value]
     if not isinstance(value, dict):
@@ -524,10 +517,7 @@ We flip one bit in the middle of a file and ask `fault`.
 #| export
 #| blank fault: first the manifest's own hash, then each file's; say which one is missing
 def fault(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, in a few words, after comparing every byte with its manifest; None if nothing.
-
-    The words name the file that has changed or `is missing`. An unreadable or missing manifest is such a fault, too.
-    """
+    """What is wrong with a checkpoint, in a few words, after comparing every byte with its manifest; None if nothing."""
     try:
         manifest = json.loads((checkpoint / MANIFEST).read_bytes())
         if manifest["sha256"] != manifest_sha256(manifest):
@@ -566,8 +556,7 @@ We save two more checkpoints beside the damaged one and ask for the newest. Then
 #| export
 #| blank latest: begin with the newest and say why one is passed over; all damaged is an error
 def latest(folder: str | Path, say=print) -> Path | None:
-    """The newest whole checkpoint, None if there is none at all. Of each one that is passed over `say` hears the path,
-    that it `is damaged`, and why.
+    """The newest whole checkpoint; `say` hears of each damaged one that is passed over. None if there is none at all.
 
     ValueError if all are damaged: to begin again would write over what could be saved by hand.
     """
@@ -672,10 +661,7 @@ from nanogpt.model import GPT, GPTConfig
 #| export weights
 #| blank read_unchanged: take sha256 out of the fields and compare it with their digest; then look for weights that are not finite
 def read_unchanged(config: Path, weights: Path) -> tuple[dict, dict[str, torch.Tensor]]:
-    """The fields, without sha256, and the tensors of two files that save_model wrote (digest: chapter 07).
-
-    ValueError if they have changed since, if there is no hash, or if a weight is NaN or infinite, with its name.
-    """
+    """The fields and tensors of two files that were saved together. ValueError if they have changed since, or are no numbers."""
     fields = json.loads(config.read_bytes())
     data = weights.read_bytes()
     if fields.pop("sha256", None) != digest(fields, data):

@@ -183,11 +183,7 @@ means another word. So `find_tokenizer` tries both places, and accepts a tokeniz
 #| export
 #| blank find_tokenizer: try the one beside the shards, then the configured one; its fingerprint must be the manifest's
 def find_tokenizer(data: Data, manifest: dict) -> BPETokenizer | None:
-    """The tokenizer that made the shards, or None if it is neither beside them nor named.
-
-    Beside them it is tokenizer.json. data.tokenizer names one by "gpt2" or a file; a number names none. A file that is
-    missing or damaged is passed over.
-    """
+    """The tokenizer that made the shards, or None if it is neither beside them nor named."""
     for name in (Path(data.dir) / "tokenizer.json", data.tokenizer):
         with suppress(OSError, ValueError, TypeError):
             found = BPETokenizer.gpt2() if name == "gpt2" else BPETokenizer.load(name)

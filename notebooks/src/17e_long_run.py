@@ -725,11 +725,7 @@ def tidy(run: Training) -> None:
 #| export
 #| blank finish_step: the checkpoint if it is due, then the looks, whose results join run.record, then tidy
 def finish_step(run: Training, metrics) -> None:
-    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory.
-
-    A run that is asked to stop makes no looks, unless it was its last step. run.timed counts the seconds of
-    "checkpoints" and "evaluation". Old checkpoints go where a new one came.
-    """
+    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory."""
     last = run.step >= run.config.train.max_steps
     looks = [] if run.stopped and not last else due_looks(run)
     often = due(run.config.run.checkpoint_every, run.step) and not run.bad

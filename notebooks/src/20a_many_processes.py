@@ -261,10 +261,7 @@ from nanogpt.distributed import Ranks
 #| grows open_stream
 #| blank open_stream: chapter 17d's body, on the ranks' device; the stream deals by itself: tell it rank and world_size
 def open_stream(config: Config, ranks: Ranks) -> BatchStream:
-    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would.
-
-    Whole documents if data.documents is set, else a continuous text (chapter 17d).
-    """
+    """The run's batches; several ranks take the micro-batches in turn, so that all together read what one would."""
     kind = DocumentStream if config.data.documents else BatchStream
     shards, B, T = open_shards(config.data.dir, "train"), config.train.micro_batch, config.model.block_size
     dealt = {"rank": ranks.rank, "world_size": ranks.size}
@@ -343,10 +340,7 @@ number of ranks. A seed that is computed from the run's seed, the step and the r
 #| export
 #| blank seed_step: nothing for one process; else seed PyTorch with a number made of the seed, the step and the rank
 def seed_step(seed: int, step: int, stream: BatchStream) -> None:
-    """Let dropout differ by step and by rank, where several ranks read different rows: stream.world_size of them.
-
-    The same seed, step and rank give the same numbers, in PyTorch's own generators. One process draws on as it was.
-    """
+    """Let dropout differ by step and by rank, where several ranks read different rows."""
     if stream.world_size > 1:
         torch.manual_seed(hash((seed, step, stream.rank)) % 2**63)
 
@@ -530,10 +524,7 @@ the ranks' means is not the mean over all tokens, because the parts are not equa
 #| export distributed
 #| blank my_documents: deal where the documents start, with np.array_split; a part ends where the next one begins
 def my_documents(tokens: np.ndarray, eot: int, ranks: Ranks) -> np.ndarray:
-    """A rank's part of a shard: whole documents, and the token behind the last, which is to be predicted too.
-
-    They begin at document_starts (chapter 03). A rank without a document gets one token: nothing is to be predicted.
-    """
+    """A rank's part of a shard: whole documents, and the token behind the last, which is to be predicted too."""
     starts = np.array_split(document_starts(tokens, eot), ranks.size)
     bounds = [part[0] if len(part) else len(tokens) - 1 for part in starts] + [len(tokens) - 1]
     return tokens[bounds[ranks.rank] : bounds[ranks.rank + 1] + 1]

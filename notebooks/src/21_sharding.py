@@ -679,8 +679,7 @@ def local_part(x: Tensor) -> tuple[Tensor, tuple]:
 def global_norm(gradients) -> Tensor:
     """The norm of all gradients as one vector: on every rank the same number, as a plain tensor.
 
-    Gradients may be plain, or DTensors on different meshes: FSDP's, tensor parallelism's and both together. Plain
-    ones alone have chapter 15's norm, to the last bit: torch.nn.utils.get_total_norm. Squares are added in float32.
+    Gradients may be plain, or DTensors on different meshes: FSDP's, tensor parallelism's and both together.
     """
     kinds, norms = {}, []
     for part, groups in map(local_part, gradients):

@@ -95,13 +95,20 @@ def check(config: Config) -> None:
         raise ValueError(f"data.mix gives data.dir={data.dir} no weight; it has {', '.join(data.mix)}")
 
 
+def rank_of(stream) -> dict[str, int]:
+    """rank and world_size of a stream, as MixedStream takes them; empty before chapter 20: a run is one process."""
+    return {name: value for name, value in vars(stream).items() if name in ("rank", "world_size")}
+
+
 def open_stream(config: Config, reader) -> MixedStream:
     """Batches of the folders of data.mix. reader: a device, or several ranks, as the trainer's own open_stream has it.
 
-    ValueError for a folder whose shards were made with another tokenizer than those of data.dir.
+    build.open_stream(config, reader) is the stream that the mixture takes the place of. Each folder gets a stream of
+    its kind, with its T and (given by name) its seed and device. The mixture has its B and its rank_of.
+    ValueError for a folder whose shards were made with another tokenizer (a manifest's "fingerprint") than data.dir's.
     """
     data = config.data
-    # what the mixture takes the place of: its kind, device and rows, and from chapter 20 on its rank
+    # what the mixture takes the place of
     own = build.open_stream(config, reader)
     tokenizer = load_manifest(data.dir)["fingerprint"]
     # one row at a time of each folder
@@ -109,8 +116,7 @@ def open_stream(config: Config, reader) -> MixedStream:
     for folder in data.mix:
         paths = open_shards(folder, "train", tokenizer)
         streams.append(type(own)(paths, 1, own.T, seed=own.seed, device=own.device))
-    ranks = {name: value for name, value in vars(own).items() if name in ("rank", "world_size")}
-    return MixedStream(streams, list(data.mix.values()), own.B, **ranks)
+    return MixedStream(streams, list(data.mix.values()), own.B, **rank_of(own))
 
 
 def validate_others(run) -> dict:

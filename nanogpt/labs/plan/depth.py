@@ -10,7 +10,8 @@ def from_depth(n: int, batch_tokens: int) -> list[str]:
     """Overrides for n layers, as nanochat's one dial (scripts/base_train.py), with GPT-2's heads of 64; 12 is GPT-2 small.
 
     The width is 64 n. The rate is GPT-3's 6e-4 for 768 (Brown et al. 2020, table 2.1) times 768 / width (Yang et al.
-    2022). The steps make 20 tokens for each parameter of the layers (Hoffmann et al. 2022).
+    2022). The steps, rounded up, make 20 tokens for each of the layers' 12 n width² parameters (Hoffmann et al. 2022).
+    Five texts such as "model.n_layer=4": n_layer, n_embd, n_head, optim.lr, train.max_steps. ValueError for n below 1.
     """
     if n < 1:
         raise ValueError(f"--depth {n} is the number of layers, at least 1")

@@ -28,7 +28,8 @@ def in_answers(ids: Tensor, marker: list[int], eot: int) -> Tensor:
 class AnswerStream:
     """A stream's batches, in which y is -100 outside of answers; all else is the stream's own.
 
-    An answer whose marker is before its row does not count. ValueError if the first million tokens have none.
+    A row is the first token of x and then y: a marker may begin with that token. An answer whose marker is before its
+    row does not count. ValueError if the first million tokens have none.
     """
 
     def __init__(self, stream: BatchStream, marker: list[int]):
