@@ -31,8 +31,7 @@ MASTERS = "nanogpt.labs.ladder.masters"  # chapter 10b; imported where it is ask
 def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
     """Parameter groups for an optimizer, a tied weight once: matrices are decayed, biases and gains are not.
 
-    Embeddings are matrices, too. Frozen parameters are in no group. A group is {"params": […], "weight_decay": …}, the
-    matrices first.
+    Embeddings are matrices, too. Frozen parameters are in no group.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [

@@ -15,9 +15,15 @@ from course.paths import ROOT, notebook_path, relative
 PICTURES = ROOT / "site" / "pictures"
 FIRST = ROOT / "data" / "measurements" / "readme-model.json"
 LADDER = ROOT / "data" / "measurements" / "amd-epyc-2-threads.json"
+H100 = ROOT / "data" / "measurements" / "h100.json"
+STAIRS = {  # name: the line below it
+    "staircase": "two cores of a server CPU, B=4, T=64 · thin line: predicted",
+    "staircase-h100": "one H100, B=16, T=1024 · thin line: forecast before the climb",
+}
 NAMES = {  # of the recording, as a reader knows them before chapter 14
     "float32": "PyTorch, float32",
     "kept memory": "memory kept",
+    "TF32": "TF32",
     "bf16": "bf16 autocast",
     "compile": "torch.compile",
     "flash": "flash attention",
@@ -83,9 +89,12 @@ def shown(path: Path) -> str:
 
 def drawings() -> dict:
     """The pictures by name, each a function that draws it."""
-    steps, first = staircase_steps(recorded(LADDER)), first_run(recorded(FIRST))
-    made = {f"staircase-{theme}": lambda theme=theme: staircase(steps, PALETTES[theme]) for theme in PALETTES}
-    return made | {f"loss-{theme}": lambda theme=theme: loss(first, PALETTES[theme]) for theme in PALETTES}
+    first, made = first_run(recorded(FIRST)), {}
+    for theme, colors in PALETTES.items():
+        made[f"loss-{theme}"] = lambda colors=colors: loss(first, colors)
+        for name in STAIRS:
+            made[f"{name}-{theme}"] = lambda name=name, colors=colors: staircase(stairs(name), STAIRS[name], colors)
+    return made
 
 
 def recorded(path: Path) -> dict:
@@ -94,8 +103,8 @@ def recorded(path: Path) -> dict:
 
 def digest(name: str) -> str:
     """Of what a picture shows: another value, another digest."""
-    kind, theme = name.split("-")
-    values = staircase_steps(recorded(LADDER)) if kind == "staircase" else first_run(recorded(FIRST))
+    kind, theme = name.rsplit("-", 1)
+    values = [stairs(kind), STAIRS[kind]] if kind in STAIRS else first_run(recorded(FIRST))
     return hashlib.sha256(json.dumps([values, PALETTES[theme]], sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -171,36 +180,51 @@ def loss(first: dict, colors: dict):
 # The staircase
 
 
+def stairs(name: str) -> list[dict]:
+    """The steps of a staircase. What was expected of the H100 is the forecast of chapter 14, from its data sheet."""
+    if name == "staircase":
+        return staircase_steps(recorded(LADDER))
+    from nanogpt.labs.ladder.forecast import REACHED, START, predict_ladder
+    from nanogpt.labs.roofline.sheets import peak_of
+    from nanogpt.model import GPTConfig
+
+    run = recorded(H100)
+    ladder = predict_ladder(peak_of(run["device"]), GPTConfig(), run["batch"], run["seq"], REACHED, START)
+    forecast = {rung: 1e3 * sum(parts.values()) for rung, parts in ladder.items()}
+    return staircase_steps(run | {"rungs": [rung | {"predicted_ms": forecast[rung["name"]]} for rung in run["rungs"]]})
+
+
 def staircase_steps(recorded: dict) -> list[dict]:
     """The recorded rungs: name, ms, predicted ms, the text beside it, and whether it made a step slower.
 
-    A gain is told where its interval leaves out 1, as in chapter 14b; in older records, where the middle halves lie apart.
+    A factor is that of the milliseconds as they are shown. It is told where the gain, measured in turns, is sure (chapter 14b).
     """
     steps, before = [], None
     for rung in recorded["rungs"]:
-        says, slower = f"predicted {rung['predicted_ms']:,.0f} ms", False
-        if before:
-            gain, predicted = (before[key] / rung[key] for key in ("ms", "predicted_ms"))
-            apart = rung["q3_ms"] < before["q1_ms"] or before["q3_ms"] < rung["q1_ms"]
-            if "gain" in rung:  # measured in turns, since November 2026
-                gain, apart = rung["gain"]["ratio"], rung["gain"]["sure"]
-            slower = apart and gain < 1
-            says = f"{gain:.2f} ×{', slower' if slower else ''}" if apart else "not measurable"
-            says += f" · predicted {predicted:.2f} ×"
         ms = {key: round(rung[key]) for key in ("ms", "predicted_ms")}
+        says, slower = f"predicted {ms['predicted_ms']:,} ms", False
+        if before:
+            gain, predicted = (before[key] / ms[key] for key in ms)
+            slower = rung["gain"]["sure"] and gain < 1
+            says = f"{gain:.2f} ×{', slower' if slower else ''}" if rung["gain"]["sure"] else "not measurable"
+            says += f" · predicted {predicted:.2f} ×"
         steps.append({"name": NAMES[rung["name"]], "says": says, "slower": slower, **ms})
-        before = rung
+        before = ms
     return steps
 
 
-def in_words(steps: list[dict]) -> str:
-    """The staircase for who does not see it: the alternative text of README and site."""
+def in_words(name: str) -> str:
+    """A staircase for who does not see it: the alternative text of README and site."""
+    steps = stairs(name)
     told = "; ".join(f"{step['name']} {step['ms']} ms ({step['says']})" for step in steps)
-    return f"Milliseconds of one training step of GPT-2 124M, rung by rung: {told}."
+    return f"Milliseconds of one training step of GPT-2 124M, rung by rung, on {STAIRS[name].partition(' ·')[0]}: {told}."
 
 
-def staircase(steps: list[dict], colors: dict):
-    """A figure: a row a rung, as long as its step takes, so that the rows' ends are stairs; a thin line as predicted."""
+def staircase(steps: list[dict], below: str, colors: dict):
+    """A figure: a row a rung, as long as its step takes, so that the rows' ends are stairs; a thin line as predicted.
+
+    below: the line below it, which says what machine it was.
+    """
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(7.2, 7.4), facecolor=colors["page"])
@@ -208,12 +232,17 @@ def staircase(steps: list[dict], colors: dict):
     ink, soft, longest = colors["ink"], colors["soft"], max(step["ms"] for step in steps)
     for row, step in enumerate(steps):
         inside = step["ms"] > 0.75 * longest  # no room beside the step
-        where, side = (step["ms"] - 18, "right") if inside else (step["ms"] + 20, "left")
+        where, side = (step["ms"] - 0.01 * longest, "right") if inside else (step["ms"] + 0.01 * longest, "left")
         ax.barh(row, step["ms"], 1, color=colors["worse" if step["slower"] else "step"])
         ax.hlines(row + 0.36, 0, step["predicted_ms"], color=soft, lw=2.5)
-        ax.text(18, row - 0.1, step["name"], color=ink, fontsize=15.5, weight="bold", va="center")
-        ax.text(where, row - 0.2, f"{step['ms']:,} ms", color=ink, fontsize=16.5, ha=side, va="center")
-        ax.text(where, row + 0.13, step["says"], color=ink, fontsize=14, ha=side, va="center")
+        name, ms = step["name"], f"{step['ms']:,} ms"
+        if step["ms"] > 0.35 * longest:
+            ax.text(0.01 * longest, row - 0.1, name, color=ink, fontsize=15.5, weight="bold", va="center")
+            ax.text(where, row - 0.2, ms, color=ink, fontsize=16.5, ha=side, va="center")
+            ax.text(where, row + 0.13, step["says"], color=ink, fontsize=14, ha=side, va="center")
+        else:  # a step that is too short for its name
+            ax.text(where, row - 0.2, name, color=ink, fontsize=15.5, weight="bold", va="center")
+            ax.text(where, row + 0.13, f"{ms} · {step['says']}", color=ink, fontsize=14, va="center")
     edges = [row + side for row in range(len(steps)) for side in (-0.5, 0.5)]
     ax.plot([step["ms"] for step in steps for _ in range(2)], edges, color=colors["edge"], lw=3)
     ax.set(xlim=(0, longest * 1.005), ylim=(len(steps) - 0.5, -0.5))
@@ -222,7 +251,7 @@ def staircase(steps: list[dict], colors: dict):
     fig.text(
         0.02,
         0.035,
-        "two cores of a server CPU, B=4, T=64 · thin line: predicted",
+        below,
         color=soft,
         fontsize=14,
         va="center",

@@ -142,6 +142,28 @@ print(f"{record['steps']:,} steps: {record['val_loss']:.3f} nats a token, floor 
 
 # %% [markdown]
 r"""
+**Your first line of code.** Where did the loss begin? A model that knows nothing gives each of the V pieces of the vocabulary
+the same probability, 1/V. The loss of a piece is minus the natural logarithm of its probability. So how large is the loss
+of this model? `tokenizer.vocab_size` is V, and `math.log` is the natural logarithm. Write the line in place of `None`, and
+run both cells.
+"""
+
+# %%
+import math
+
+nothing = None  # your line: the loss of a model that knows nothing
+
+# %%
+if nothing is None:
+    print("no line yet; you can also go on without it")
+else:
+    print(f"your line: {nothing:.2f}; the first loss of your model: {losses[0]:.2f}")
+    assert abs(nothing - losses[0]) < 0.5, "they should be close: is it minus the logarithm of 1/V?"
+
+# %% [markdown]
+r"""
+A model with random weights knows nothing, so the two numbers are close. From there the loss fell towards the floor.
+
 ## The map
 
 You have just used most of the course's first part. The map shows where you build each piece of it.

@@ -344,8 +344,7 @@ predict("15.4", "parameters of GPT-2 that are not decayed", guess=None, unit="%"
 def decay_groups(model: GPT, weight_decay: float) -> list[dict]:
     """Parameter groups for an optimizer, a tied weight once: matrices are decayed, biases and gains are not.
 
-    Embeddings are matrices, too. Frozen parameters are in no group. A group is {"params": […], "weight_decay": …}, the
-    matrices first.
+    Embeddings are matrices, too. Frozen parameters are in no group.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [

@@ -39,12 +39,12 @@ def test_another_loss_is_another_picture(tmp_path, monkeypatch):
 
 def test_a_step_is_told_as_slower_or_not_measurable_where_it_is():
     rung = {"name": "bf16", "predicted_ms": 100.0}
-    first = rung | {"ms": 100.0, "q1_ms": 95.0, "q3_ms": 105.0}
-    same = rung | {"ms": 99.0, "q1_ms": 94.0, "q3_ms": 104.0}
-    worse = rung | {"ms": 200.0, "q1_ms": 190.0, "q3_ms": 210.0, "predicted_ms": 50.0}
+    first = rung | {"ms": 100.0}
+    same = rung | {"ms": 99.0, "gain": {"sure": False}}
+    worse = rung | {"ms": 200.0, "predicted_ms": 50.0, "gain": {"sure": True}}
     _, second, third = pictures.staircase_steps({"rungs": [first, same, worse]})
     assert (second["says"], second["slower"]) == ("not measurable · predicted 1.00 ×", False)
-    assert third["says"] == "0.49 ×, slower · predicted 2.00 ×"
+    assert third["says"] == "0.49 ×, slower · predicted 2.00 ×", "a factor is that of the milliseconds that are shown"
     assert third["slower"]
 
 
