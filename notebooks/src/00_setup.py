@@ -339,5 +339,5 @@ r"""
 
 ## Further reading
 
-- A. Karpathy, *Let's reproduce GPT-2 (124M)*, video lecture, 2024: the same path in four hours, on a GPU.
+- A. Karpathy, [*Let's reproduce GPT-2 (124M)*](https://www.youtube.com/watch?v=l8pRSuU81PU), video lecture, 2024: the same path in four hours, on a GPU.
 """

@@ -895,12 +895,12 @@ To explore:
 
 ## Further reading
 
-- Gage (1994), *A new algorithm for data compression*, The C Users Journal 12(2): the algorithm.
-- Sennrich, Haddow & Birch (2016), *Neural machine translation of rare words with subword units*, §3.2: BPE for text.
-- Radford et al. (2019), *Language models are unsupervised multitask learners*, §2.2: bytes, and the split by category.
-- Zouhar et al. (2023), *A formal perspective on byte-pair encoding*: how far from the best compression greedy merges are.
-- Singh & Strouse (2024), *Tokenization counts*, arXiv:2402.14903: which end digits are cut from, and arithmetic.
-- Rumbelow & Watkins (2023), *SolidGoldMagikarp*, LessWrong: tokens that a model never met, and what it then says.
-- Chen et al. (2021), *Evaluating large language models trained on code*, §3.2: tokens for white space.
-- A. Karpathy, *Let's build the GPT Tokenizer*, video lecture, 2024, and its repository minbpe: the same path, live.
+- Gage (1994), [*A new algorithm for data compression*](https://dl.acm.org/doi/10.5555/177910.177914), The C Users Journal 12(2): the algorithm.
+- Sennrich, Haddow & Birch (2016), [*Neural machine translation of rare words with subword units*](https://arxiv.org/abs/1508.07909), §3.2: BPE for text.
+- Radford et al. (2019), [*Language models are unsupervised multitask learners*](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf), §2.2: bytes, and the split by category.
+- Zouhar et al. (2023), [*A formal perspective on byte-pair encoding*](https://arxiv.org/abs/2306.16837): how far from the best compression greedy merges are.
+- Singh & Strouse (2024), [*Tokenization counts*](https://arxiv.org/abs/2402.14903), arXiv:2402.14903: which end digits are cut from, and arithmetic.
+- Rumbelow & Watkins (2023), [*SolidGoldMagikarp*](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation), LessWrong: tokens that a model never met, and what it then says.
+- Chen et al. (2021), [*Evaluating large language models trained on code*](https://arxiv.org/abs/2107.03374), §3.2: tokens for white space.
+- A. Karpathy, [*Let's build the GPT Tokenizer*](https://www.youtube.com/watch?v=zduSFxRajkE), video lecture, 2024, and its repository [minbpe](https://github.com/karpathy/minbpe): the same path, live.
 """

@@ -871,10 +871,10 @@ To explore:
 
 ## Further reading
 
-- Shannon 1948, *A Mathematical Theory of Communication*, §6 and §7: entropy, and the entropy of texts.
-- Cover & Thomas 2006, *Elements of Information Theory*, §2.1 to §2.6: entropy, divergence, the inequality above.
-- Eldan & Li 2023, *TinyStories*, §2: small stories by a large model; how small a model can be that tells them.
-- Geirhos et al. 2020, *Shortcut Learning in Deep Neural Networks*, §1 and §2: rules that fit the data and not the task.
-- Allen-Zhu & Li 2023, *Physics of Language Models: Part 1, Learning Hierarchical Language Structures*, §2: grammars
+- Shannon 1948, [*A Mathematical Theory of Communication*](https://doi.org/10.1002/j.1538-7305.1948.tb01338.x), §6 and §7: entropy, and the entropy of texts.
+- Cover & Thomas 2006, [*Elements of Information Theory*](https://doi.org/10.1002/047174882X), §2.1 to §2.6: entropy, divergence, the inequality above.
+- Eldan & Li 2023, [*TinyStories*](https://arxiv.org/abs/2305.07759), §2: small stories by a large model; how small a model can be that tells them.
+- Geirhos et al. 2020, [*Shortcut Learning in Deep Neural Networks*](https://arxiv.org/abs/2004.07780), §1 and §2: rules that fit the data and not the task.
+- Allen-Zhu & Li 2023, [*Physics of Language Models: Part 1, Learning Hierarchical Language Structures*](https://arxiv.org/abs/2305.13673), §2: grammars
   as training text, and what a model makes of them.
 """

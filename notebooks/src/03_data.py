@@ -754,12 +754,12 @@ To explore:
 
 ## Further reading
 
-- The format: llm.c, `dev/data/data_common.py` (writing) and `llmc/dataloader.h` (reading).
-- Rows that begin with a document: nanochat, `nanochat/dataloader.py`, which also chooses the documents of a row so
+- The format: [llm.c](https://github.com/karpathy/llm.c), `dev/data/data_common.py` (writing) and `llmc/dataloader.h` (reading).
+- Rows that begin with a document: [nanochat](https://github.com/karpathy/nanochat), `nanochat/dataloader.py`, which also chooses the documents of a row so
   that little is cut off, and says how much still is.
-- Brown et al. 2020, *Language Models are Few-Shot Learners*, appendix B: several documents in a row.
-- Dubey et al. 2024, *The Llama 3 Herd of Models*, §3.2: a mask between documents.
-- Lee et al. 2022, *Deduplicating Training Data Makes Language Models Better*, §4: near-duplicates, and what they do.
-- Ding et al. 2024, *Fewer Truncations Improve Language Modeling*, §2: what packing costs, and a better packing.
-- NumPy's NEP 19: which random numbers are promised to stay the same.
+- Brown et al. 2020, [*Language Models are Few-Shot Learners*](https://arxiv.org/abs/2005.14165), appendix B: several documents in a row.
+- Dubey et al. 2024, [*The Llama 3 Herd of Models*](https://arxiv.org/abs/2407.21783), §3.2: a mask between documents.
+- Lee et al. 2022, [*Deduplicating Training Data Makes Language Models Better*](https://arxiv.org/abs/2107.06499), §4: near-duplicates, and what they do.
+- Ding et al. 2024, [*Fewer Truncations Improve Language Modeling*](https://arxiv.org/abs/2404.10830), §2: what packing costs, and a better packing.
+- NumPy's [NEP 19](https://numpy.org/neps/nep-0019-rng-policy.html): which random numbers are promised to stay the same.
 """

@@ -892,11 +892,11 @@ To explore:
 
 ## Further reading
 
-- D. Bahdanau, K. Cho, Y. Bengio, *Neural Machine Translation by Jointly Learning to Align and Translate*, 2014, §3.1:
+- D. Bahdanau, K. Cho, Y. Bengio, [*Neural Machine Translation by Jointly Learning to Align and Translate*](https://arxiv.org/abs/1409.0473), 2014, §3.1:
   attention before the Transformer.
-- A. Vaswani et al., *Attention Is All You Need*, 2017, §3.2: scaled dot products, heads, and footnote 4 on √d.
-- N. Elhage et al., *A Mathematical Framework for Transformer Circuits*, 2021: what one and two layers can do.
-- C. Olsson et al., *In-context Learning and Induction Heads*, 2022: the sudden fall in large models, and smeared keys.
-- A. Haviv et al., *Transformer Language Models without Positional Encodings Still Learn Positional Information*, 2022.
-- G. Xiao et al., *Efficient Streaming Language Models with Attention Sinks*, 2023, §3.1.
+- A. Vaswani et al., [*Attention Is All You Need*](https://arxiv.org/abs/1706.03762), 2017, §3.2: scaled dot products, heads, and footnote 4 on √d.
+- N. Elhage et al., [*A Mathematical Framework for Transformer Circuits*](https://transformer-circuits.pub/2021/framework/index.html), 2021: what one and two layers can do.
+- C. Olsson et al., [*In-context Learning and Induction Heads*](https://arxiv.org/abs/2209.11895), 2022: the sudden fall in large models, and smeared keys.
+- A. Haviv et al., [*Transformer Language Models without Positional Encodings Still Learn Positional Information*](https://arxiv.org/abs/2203.16634), 2022.
+- G. Xiao et al., [*Efficient Streaming Language Models with Attention Sinks*](https://arxiv.org/abs/2309.17453), 2023, §3.1.
 """

@@ -802,12 +802,12 @@ To explore:
 
 ## Further reading
 
-- A. Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019, §2.3: the changes from GPT to GPT-2,
-  in one paragraph. The code, github.com/openai/gpt-2, `src/model.py`, has the rest.
-- D. Hendrycks, K. Gimpel, *Gaussian Error Linear Units*, 2016, §2.
-- O. Press, L. Wolf, *Using the Output Embedding to Improve Language Models*, 2017: tied embeddings.
-- Y. Dong, J.-B. Cordonnier, A. Loukas, *Attention Is Not All You Need: Pure Attention Loses Rank Doubly Exponentially
-  with Depth*, 2021.
-- R. Xiong et al., *On Layer Normalization in the Transformer Architecture*, 2020, §3: pre-norm and post-norm.
-- J. Kaplan et al., *Scaling Laws for Neural Language Models*, 2020, §2.1: where 6·N comes from.
+- A. Radford et al., [*Language Models are Unsupervised Multitask Learners*](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf), 2019, §2.3: the changes from GPT to GPT-2,
+  in one paragraph. The code, [github.com/openai/gpt-2](https://github.com/openai/gpt-2), `src/model.py`, has the rest.
+- D. Hendrycks, K. Gimpel, [*Gaussian Error Linear Units*](https://arxiv.org/abs/1606.08415), 2016, §2.
+- O. Press, L. Wolf, [*Using the Output Embedding to Improve Language Models*](https://arxiv.org/abs/1608.05859), 2017: tied embeddings.
+- Y. Dong, J.-B. Cordonnier, A. Loukas, [*Attention Is Not All You Need: Pure Attention Loses Rank Doubly Exponentially
+  with Depth*](https://arxiv.org/abs/2103.03404), 2021.
+- R. Xiong et al., [*On Layer Normalization in the Transformer Architecture*](https://arxiv.org/abs/2002.04745), 2020, §3: pre-norm and post-norm.
+- J. Kaplan et al., [*Scaling Laws for Neural Language Models*](https://arxiv.org/abs/2001.08361), 2020, §2.1: where 6·N comes from.
 """

@@ -831,10 +831,10 @@ To explore:
 
 ## Further reading
 
-- Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*, §2.3; the released code,
+- Radford et al. 2019, [*Language Models are Unsupervised Multitask Learners*](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf), §2.3; the released code,
   [openai/gpt-2, `src/model.py`](https://github.com/openai/gpt-2/blob/master/src/model.py), function `conv1d`.
-- Press & Wolf 2017, *Using the Output Embedding to Improve Language Models*, §3: why `lm_head` is `wte`.
+- Press & Wolf 2017, [*Using the Output Embedding to Improve Language Models*](https://arxiv.org/abs/1608.05859), §3: why `lm_head` is `wte`.
 - [The safetensors format](https://huggingface.co/docs/safetensors/index#format), and
   [its metadata](https://huggingface.co/docs/safetensors/metadata_parsing), with the count of `gpt2`'s numbers.
-- Hendrycks & Gimpel 2016, *Gaussian Error Linear Units*, §2: the tanh form.
+- Hendrycks & Gimpel 2016, [*Gaussian Error Linear Units*](https://arxiv.org/abs/1606.08415), §2: the tanh form.
 """

@@ -1025,9 +1025,9 @@ To explore:
 
 ## Further reading
 
-- Loshchilov and Hutter 2019, *Decoupled Weight Decay Regularization*, §2: what the W in AdamW changes.
-- Karpathy 2019, *A Recipe for Training Neural Networks*: overfit one batch, verify the loss at the start.
-- Olsson et al. 2022, *In-context Learning and Induction Heads*: sudden improvements.
-- Chen and Goodman 1999, *An Empirical Study of Smoothing Techniques for Language Modeling*, §2: tables, and Witten and Bell's.
-- Glorot and Bengio 2010, *Understanding the difficulty of training deep feedforward neural networks*, §4.2.
+- Loshchilov and Hutter 2019, [*Decoupled Weight Decay Regularization*](https://arxiv.org/abs/1711.05101), §2: what the W in AdamW changes.
+- Karpathy 2019, [*A Recipe for Training Neural Networks*](https://karpathy.github.io/2019/04/25/recipe/): overfit one batch, verify the loss at the start.
+- Olsson et al. 2022, [*In-context Learning and Induction Heads*](https://arxiv.org/abs/2209.11895): sudden improvements.
+- Chen and Goodman 1999, [*An Empirical Study of Smoothing Techniques for Language Modeling*](https://doi.org/10.1006/csla.1999.0128), §2: tables, and Witten and Bell's.
+- Glorot and Bengio 2010, [*Understanding the difficulty of training deep feedforward neural networks*](https://proceedings.mlr.press/v9/glorot10a.html), §4.2.
 """

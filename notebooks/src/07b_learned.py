@@ -627,8 +627,8 @@ To explore:
 
 ## Further reading
 
-- Geirhos et al. 2020, *Shortcut Learning in Deep Neural Networks*: many such cases, and tests that find them.
-- Olsson et al. 2022, *In-context Learning and Induction Heads*: two-layer mechanisms of copying.
-- Michel, Levy and Neubig 2019, *Are Sixteen Heads Really Better than One?*: heads switched off one at a time.
+- Geirhos et al. 2020, [*Shortcut Learning in Deep Neural Networks*](https://arxiv.org/abs/2004.07780): many such cases, and tests that find them.
+- Olsson et al. 2022, [*In-context Learning and Induction Heads*](https://arxiv.org/abs/2209.11895): two-layer mechanisms of copying.
+- Michel, Levy and Neubig 2019, [*Are Sixteen Heads Really Better than One?*](https://arxiv.org/abs/1905.10650): heads switched off one at a time.
 - [safetensors](https://huggingface.co/docs/safetensors): why weights should not be pickled.
 """

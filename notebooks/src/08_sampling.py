@@ -1002,10 +1002,10 @@ To explore:
 
 ## Further reading
 
-- Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*, §3.1 (nucleus) and §4.3 (natural text does not
+- Holtzman et al. 2020, [*The Curious Case of Neural Text Degeneration*](https://arxiv.org/abs/1904.09751), §3.1 (nucleus) and §4.3 (natural text does not
   maximise probability)
-- Fan et al. 2018, *Hierarchical Neural Story Generation*, §5.4 (top-k)
-- Keskar et al. 2019, *CTRL*, §4.1 (the repetition penalty); Xu et al. 2022, *Learning to Break the Loop* (why it is needed)
-- Pope et al. 2023, *Efficiently Scaling Transformer Inference*, §2 (what decoding reads from memory)
-- Xiao et al. 2024, *Efficient Streaming Language Models with Attention Sinks*
+- Fan et al. 2018, [*Hierarchical Neural Story Generation*](https://arxiv.org/abs/1805.04833), §5.4 (top-k)
+- Keskar et al. 2019, [*CTRL*](https://arxiv.org/abs/1909.05858), §4.1 (the repetition penalty); Xu et al. 2022, [*Learning to Break the Loop*](https://arxiv.org/abs/2206.02369) (why it is needed)
+- Pope et al. 2023, [*Efficiently Scaling Transformer Inference*](https://arxiv.org/abs/2211.05102), §2 (what decoding reads from memory)
+- Xiao et al. 2024, [*Efficient Streaming Language Models with Attention Sinks*](https://arxiv.org/abs/2309.17453)
 """

@@ -723,10 +723,10 @@ To explore:
 
 ## Further reading
 
-- S. Williams, A. Waterman, D. Patterson, *Roofline: An Insightful Visual Performance Model*, CACM 52(4), 2009.
-- A. Chowdhery et al., *PaLM: Scaling Language Modeling with Pathways*, 2022, appendix B: MFU defined.
-- T. Hoefler, R. Belli, *Scientific Benchmarking of Parallel Computing Systems*, SC 2015: medians, spread, and twelve
+- S. Williams, A. Waterman, D. Patterson, [*Roofline: An Insightful Visual Performance Model*](https://doi.org/10.1145/1498765.1498785), CACM 52(4), 2009.
+- A. Chowdhery et al., [*PaLM: Scaling Language Modeling with Pathways*](https://arxiv.org/abs/2204.02311), 2022, appendix B: MFU defined.
+- T. Hoefler, R. Belli, [*Scientific Benchmarking of Parallel Computing Systems*](https://doi.org/10.1145/2807591.2807644), SC 2015: medians, spread, and twelve
   rules for reporting times.
-- J. Austin et al., *How to Scale Your Model*, 2025, part 1: rooflines of TPUs and GPUs.
-- PyTorch documentation: *CUDA semantics*, "Asynchronous execution"; *torch.utils.benchmark*.
+- J. Austin et al., [*How to Scale Your Model*](https://jax-ml.github.io/scaling-book/), 2025, part 1: rooflines of TPUs and GPUs.
+- PyTorch documentation: [*CUDA semantics*](https://docs.pytorch.org/docs/stable/notes/cuda.html), "Asynchronous execution"; [*torch.utils.benchmark*](https://docs.pytorch.org/docs/stable/benchmark_utils.html).
 """

@@ -687,8 +687,8 @@ To explore:
 
 ## Further reading
 
-- V. Korthikanti et al., *Reducing Activation Recomputation in Large Transformer Models*, 2022, §4: activations counted
+- V. Korthikanti et al., [*Reducing Activation Recomputation in Large Transformer Models*](https://arxiv.org/abs/2205.05198), 2022, §4: activations counted
   operation by operation, in 16 bits and with dropout.
-- J. Austin et al., *How to Scale Your Model*, 2025, part 4: all the FLOPs and bytes of a transformer.
-- PyTorch documentation: *torch.profiler*; *Understanding CUDA Memory Usage*; *torch.autograd.graph.saved_tensors_hooks*.
+- J. Austin et al., [*How to Scale Your Model*](https://jax-ml.github.io/scaling-book/), 2025, part 4: all the FLOPs and bytes of a transformer.
+- PyTorch documentation: [*torch.profiler*](https://docs.pytorch.org/docs/stable/profiler.html); [*Understanding CUDA Memory Usage*](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html); [*torch.autograd.graph.saved_tensors_hooks*](https://docs.pytorch.org/docs/stable/autograd.html#torch.autograd.graph.saved_tensors_hooks).
 """

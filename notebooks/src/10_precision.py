@@ -735,10 +735,10 @@ To explore:
 
 ## Further reading
 
-- P. Micikevicius et al., *Mixed Precision Training*, 2018, §3.3: why products are added up in float32.
-- D. Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training*, 2019, §2 and §3.
-- N. Higham and T. Mary, *A New Approach to Probabilistic Rounding Error Analysis*, 2019, §1: why √K and not K.
-- NVIDIA, *Tesla V100 GPU Architecture*, 2017, "Tensor Cores".
-- PyTorch, *Automatic Mixed Precision package*, "Autocast Op Reference"; *Numerical accuracy*, "TensorFloat-32".
-- P. Micikevicius et al., *FP8 Formats for Deep Learning*, 2022, §3.
+- P. Micikevicius et al., [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), 2018, §3.3: why products are added up in float32.
+- D. Kalamkar et al., [*A Study of BFLOAT16 for Deep Learning Training*](https://arxiv.org/abs/1905.12322), 2019, §2 and §3.
+- N. Higham and T. Mary, [*A New Approach to Probabilistic Rounding Error Analysis*](https://doi.org/10.1137/18M1226312), 2019, §1: why √K and not K.
+- NVIDIA, [*Tesla V100 GPU Architecture*](https://images.nvidia.com/content/volta-architecture/pdf/volta-architecture-whitepaper.pdf), 2017, "Tensor Cores".
+- PyTorch, [*Automatic Mixed Precision package*](https://docs.pytorch.org/docs/stable/amp.html), "Autocast Op Reference"; [*Numerical accuracy*](https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html), "TensorFloat-32".
+- P. Micikevicius et al., [*FP8 Formats for Deep Learning*](https://arxiv.org/abs/2209.05433), 2022, §3.
 """

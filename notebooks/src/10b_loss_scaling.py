@@ -594,8 +594,8 @@ To explore:
 
 ## Further reading
 
-- P. Micikevicius et al., *Mixed Precision Training*, 2018, §3.1 master weights, §3.2 loss scaling.
-- D. Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training*, 2019, §3: bfloat16 without scaling.
-- P. Zamirai et al., *Revisiting BFloat16 Training*, 2020: weights in bfloat16 with stochastic rounding.
-- PyTorch, *Automatic Mixed Precision package*, "Gradient Scaling".
+- P. Micikevicius et al., [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), 2018, §3.1 master weights, §3.2 loss scaling.
+- D. Kalamkar et al., [*A Study of BFLOAT16 for Deep Learning Training*](https://arxiv.org/abs/1905.12322), 2019, §3: bfloat16 without scaling.
+- P. Zamirai et al., [*Revisiting BFloat16 Training*](https://arxiv.org/abs/2010.06192), 2020: weights in bfloat16 with stochastic rounding.
+- PyTorch, [*Automatic Mixed Precision package*](https://docs.pytorch.org/docs/stable/amp.html), "Gradient Scaling".
 """

@@ -718,9 +718,9 @@ To explore:
 
 ## Further reading
 
-- J. Ansel et al., *PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode Transformation and Graph
-  Compilation*, ASPLOS 2024: §3 Dynamo, §4 Inductor, §5 dynamic shapes.
-- E. Yang, *torch.compile, the missing manual*, 2024: what to do when it fails.
-- PyTorch documentation, *torch.compile programming model*: graph breaks, recompilation, `fullgraph`, stances.
-- A. Karpathy, *build-nanogpt*, 2024: `train_gpt2.py`, and the line above.
+- J. Ansel et al., [*PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode Transformation and Graph
+  Compilation*](https://doi.org/10.1145/3620665.3640366), ASPLOS 2024: §3 Dynamo, §4 Inductor, §5 dynamic shapes.
+- E. Yang, [*torch.compile, the missing manual*](https://docs.google.com/document/d/1y5CRfMLdwEoF1nTk9q8qEu1mgMUuUtvhklPKJ2emLU8), 2024: what to do when it fails.
+- PyTorch documentation, [*torch.compile programming model*](https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/compile/programming_model.html): graph breaks, recompilation, `fullgraph`, stances.
+- A. Karpathy, [*build-nanogpt*](https://github.com/karpathy/build-nanogpt), 2024: `train_gpt2.py`, and the line above.
 """

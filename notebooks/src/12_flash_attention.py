@@ -613,10 +613,10 @@ To explore:
 
 ## Further reading
 
-- M. Milakov, N. Gimelshein, *Online normalizer calculation for softmax*, 2018, §3.
-- M. Rabe, C. Staats, *Self-attention Does Not Need O(n²) Memory*, 2021: the same identity, for memory alone.
-- T. Dao et al., *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, 2022, §3 and
+- M. Milakov, N. Gimelshein, [*Online normalizer calculation for softmax*](https://arxiv.org/abs/1805.02867), 2018, §3.
+- M. Rabe, C. Staats, [*Self-attention Does Not Need O(n²) Memory*](https://arxiv.org/abs/2112.05682), 2021: the same identity, for memory alone.
+- T. Dao et al., [*FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*](https://arxiv.org/abs/2205.14135), 2022, §3 and
   appendix B: the algorithms, and theorem 2 on bytes moved.
-- T. Dao, *FlashAttention-2*, 2023, §3: queries in the outer loop, one logsumexp, and blocks for every multiprocessor.
-- J. Shah et al., *FlashAttention-3*, 2024, §3.1: products and exponentials at the same time.
+- T. Dao, [*FlashAttention-2*](https://arxiv.org/abs/2307.08691), 2023, §3: queries in the outer loop, one logsumexp, and blocks for every multiprocessor.
+- J. Shah et al., [*FlashAttention-3*](https://arxiv.org/abs/2407.08608), 2024, §3.1: products and exponentials at the same time.
 """

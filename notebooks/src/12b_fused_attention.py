@@ -450,10 +450,10 @@ To explore:
 
 ## Further reading
 
-- PyTorch documentation, `torch.nn.attention.sdpa_kernel` and `torch.nn.functional.scaled_dot_product_attention`: backends
+- PyTorch documentation, [`torch.nn.attention.sdpa_kernel`](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html) and [`torch.nn.functional.scaled_dot_product_attention`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html): backends
   and their conditions.
-- Hugging Face transformers, pull request 48163, *Prefer the cuDNN SDPA backend on Hopper*, 2026: which kernel PyTorch runs
+- Hugging Face transformers, pull request 48163, [*Prefer the cuDNN SDPA backend on Hopper*](https://github.com/huggingface/transformers/pull/48163), 2026: which kernel PyTorch runs
   on an H100, and since when.
-- J. Dong et al., *Flex Attention: A Programming Model for Generating Optimized Attention Kernels*, 2024: masks as functions.
-- PyTorch documentation, *Understanding CUDA Memory Usage*: who holds the memory at the peak.
+- J. Dong et al., [*Flex Attention: A Programming Model for Generating Optimized Attention Kernels*](https://arxiv.org/abs/2412.05496), 2024: masks as functions.
+- PyTorch documentation, [*Understanding CUDA Memory Usage*](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html): who holds the memory at the peak.
 """

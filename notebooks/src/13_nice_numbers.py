@@ -694,8 +694,8 @@ To explore:
 
 ## Further reading
 
-- NVIDIA, *Deep Learning Performance: Matrix Multiplication Background User's Guide*: tile and wave quantisation, alignment.
-- A. Karpathy, *Let's reproduce GPT-2 (124M)*, video lecture, 2024: "nice numbers", from 96 ms to 93 ms a step on an A100.
-- PyTorch, `torch/_inductor/fx_passes/pad_mm.py`: when the compiler pads.
-- *The GNU C Library* manual, §3.2.3.9, Malloc Tunable Parameters.
+- NVIDIA, [*Deep Learning Performance: Matrix Multiplication Background User's Guide*](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html): tile and wave quantisation, alignment.
+- A. Karpathy, [*Let's reproduce GPT-2 (124M)*](https://www.youtube.com/watch?v=l8pRSuU81PU), video lecture, 2024: "nice numbers", from 96 ms to 93 ms a step on an A100.
+- PyTorch, [`torch/_inductor/fx_passes/pad_mm.py`](https://github.com/pytorch/pytorch/blob/main/torch/_inductor/fx_passes/pad_mm.py): when the compiler pads.
+- [*The GNU C Library*](https://sourceware.org/glibc/manual/latest/html_node/Malloc-Tunable-Parameters.html) manual, §3.2.3.9, Malloc Tunable Parameters.
 """

@@ -893,10 +893,10 @@ To explore:
 
 ## Further reading
 
-- A. Karpathy, *Let's reproduce GPT-2 (124M)*, video lecture, 2024: the published times above.
-- Williams, Waterman and Patterson 2009, *Roofline*, CACM 52(4).
-- J. Austin et al., *How to Scale Your Model*, 2025, parts 1 and 4: rooflines, and the FLOPs and bytes of a transformer.
-- Loshchilov and Hutter 2019, *Decoupled Weight Decay Regularization*, algorithm 2: AdamW.
-- PyTorch recipes, *Reducing torch.compile cold start compilation time with regional compilation*: one block in place of
+- A. Karpathy, [*Let's reproduce GPT-2 (124M)*](https://www.youtube.com/watch?v=l8pRSuU81PU), video lecture, 2024: the published times above.
+- Williams, Waterman and Patterson 2009, [*Roofline*](https://doi.org/10.1145/1498765.1498785), CACM 52(4).
+- J. Austin et al., [*How to Scale Your Model*](https://jax-ml.github.io/scaling-book/), 2025, parts 1 and 4: rooflines, and the FLOPs and bytes of a transformer.
+- Loshchilov and Hutter 2019, [*Decoupled Weight Decay Regularization*](https://arxiv.org/abs/1711.05101), algorithm 2: AdamW.
+- PyTorch recipes, [*Reducing torch.compile cold start compilation time with regional compilation*](https://docs.pytorch.org/tutorials/recipes/regional_compilation.html): one block in place of
   the whole model.
 """

@@ -926,7 +926,7 @@ To explore:
 
 ## Further reading
 
-- A. Karpathy, *Let's reproduce GPT-2 (124M)*, video lecture, 2024: the ladder that this chapter climbs.
-- Micikevicius et al. 2018, *Mixed Precision Training*, §3.1: master weights; §3.2: loss scaling.
-- T. Kalibera and R. Jones, *Rigorous Benchmarking in Reasonable Time*, 2013: what repetition can and cannot tell.
+- A. Karpathy, [*Let's reproduce GPT-2 (124M)*](https://www.youtube.com/watch?v=l8pRSuU81PU), video lecture, 2024: the ladder that this chapter climbs.
+- Micikevicius et al. 2018, [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), §3.1: master weights; §3.2: loss scaling.
+- T. Kalibera and R. Jones, [*Rigorous Benchmarking in Reasonable Time*](https://doi.org/10.1145/2464157.2464160), 2013: what repetition can and cannot tell.
 """

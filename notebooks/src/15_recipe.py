@@ -818,11 +818,11 @@ To explore:
 
 ## Further reading
 
-- Brown et al. 2020, *Language Models are Few-Shot Learners*, table 2.1 and appendix B: the recipe.
-- Wortsman et al. 2023, *Small-scale proxies for large-scale Transformer training instabilities*: how much the loss depends on the rate, with and without warm-up.
-- Pascanu, Mikolov and Bengio 2013, *On the difficulty of training recurrent neural networks*, §3.2: clipping.
-- Loshchilov and Hutter 2017, *SGDR*, and 2019, *Decoupled Weight Decay Regularization*: the cosine; the W in AdamW.
-- Hu et al. 2024, *MiniCPM*, §4: warm-up–stable–decay. Hägele et al. 2024, *Scaling Laws and Compute-Optimal Training Beyond
-  Fixed Training Durations*.
-- Hugging Face 2024, *Fixing Gradient Accumulation*: the mean of means, found after years.
+- Brown et al. 2020, [*Language Models are Few-Shot Learners*](https://arxiv.org/abs/2005.14165), table 2.1 and appendix B: the recipe.
+- Wortsman et al. 2023, [*Small-scale proxies for large-scale Transformer training instabilities*](https://arxiv.org/abs/2309.14322): how much the loss depends on the rate, with and without warm-up.
+- Pascanu, Mikolov and Bengio 2013, [*On the difficulty of training recurrent neural networks*](https://arxiv.org/abs/1211.5063), §3.2: clipping.
+- Loshchilov and Hutter 2017, [*SGDR*](https://arxiv.org/abs/1608.03983), and 2019, [*Decoupled Weight Decay Regularization*](https://arxiv.org/abs/1711.05101): the cosine; the W in AdamW.
+- Hu et al. 2024, [*MiniCPM*](https://arxiv.org/abs/2404.06395), §4: warm-up–stable–decay. Hägele et al. 2024, [*Scaling Laws and Compute-Optimal Training Beyond
+  Fixed Training Durations*](https://arxiv.org/abs/2405.18392).
+- Hugging Face 2024, [*Fixing Gradient Accumulation*](https://huggingface.co/blog/gradient_accumulation): the mean of means, found after years.
 """

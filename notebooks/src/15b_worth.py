@@ -389,9 +389,9 @@ To explore:
 
 ## Further reading
 
-- Godbole et al. 2023, *Deep Learning Tuning Playbook* (Google): how to compare recipes, and which settings to tune again for each.
-- McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*, §2 and appendix A: the noise scale.
-- Goyal et al. 2017, *Accurate, Large Minibatch SGD*, §2, and Malladi et al. 2022, *On the SDEs and Scaling Rules for Adaptive Gradient Algorithms*: rate and batch.
-- Jordan et al. 2024, *Muon: An optimizer for hidden layers in neural networks*; Liu et al. 2025, *Muon is Scalable for LLM Training*.
-- Wen et al. 2025, *Fantastic Pretraining Optimizers and Where to Find Them*: ten optimizers, each of them tuned.
+- Godbole et al. 2023, [*Deep Learning Tuning Playbook*](https://github.com/google-research/tuning_playbook) (Google): how to compare recipes, and which settings to tune again for each.
+- McCandlish et al. 2018, [*An Empirical Model of Large-Batch Training*](https://arxiv.org/abs/1812.06162), §2 and appendix A: the noise scale.
+- Goyal et al. 2017, [*Accurate, Large Minibatch SGD*](https://arxiv.org/abs/1706.02677), §2, and Malladi et al. 2022, [*On the SDEs and Scaling Rules for Adaptive Gradient Algorithms*](https://arxiv.org/abs/2205.10287): rate and batch.
+- Jordan et al. 2024, [*Muon: An optimizer for hidden layers in neural networks*](https://kellerjordan.github.io/posts/muon/); Liu et al. 2025, [*Muon is Scalable for LLM Training*](https://arxiv.org/abs/2502.16982).
+- Wen et al. 2025, [*Fantastic Pretraining Optimizers and Where to Find Them*](https://arxiv.org/abs/2509.02046): ten optimizers, each of them tuned.
 """

@@ -1624,11 +1624,11 @@ r"""
 
 ## Further reading
 
-- Radford et al. 2019, *Language Models are Unsupervised Multitask Learners*, §2.1: how GPT-2's text was chosen; §2.2:
+- Radford et al. 2019, [*Language Models are Unsupervised Multitask Learners*](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf), §2.1: how GPT-2's text was chosen; §2.2:
   why bytes.
-- Lee et al. 2022, *Deduplicating Training Data Makes Language Models Better*, §4: near-duplicates, and what they do.
-- Penedo et al. 2024, *The FineWeb Datasets*, §3: what is filtered out of the web, and how each decision was measured.
-- Petrov et al. 2023, *Language Model Tokenizers Introduce Unfairness Between Languages*: the same text takes up to fifteen
+- Lee et al. 2022, [*Deduplicating Training Data Makes Language Models Better*](https://arxiv.org/abs/2107.06499), §4: near-duplicates, and what they do.
+- Penedo et al. 2024, [*The FineWeb Datasets*](https://arxiv.org/abs/2406.17557), §3: what is filtered out of the web, and how each decision was measured.
+- Petrov et al. 2023, [*Language Model Tokenizers Introduce Unfairness Between Languages*](https://arxiv.org/abs/2305.15425): the same text takes up to fifteen
   times the tokens in another language.
-- RFC 4180: CSV, and where a quote may stand.
+- [RFC 4180](https://www.rfc-editor.org/rfc/rfc4180): CSV, and where a quote may stand.
 """

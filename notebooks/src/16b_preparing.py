@@ -855,8 +855,8 @@ To explore:
 
 ## Further reading
 
-- Dean and Ghemawat 2004, *MapReduce: Simplified Data Processing on Large Clusters*, §3.3: tasks that are repeated, and
+- Dean and Ghemawat 2004, [*MapReduce: Simplified Data Processing on Large Clusters*](https://www.usenix.org/conference/osdi-04/mapreduce-simplified-data-processing-large-clusters), §3.3: tasks that are repeated, and
   output that is renamed when it is complete.
-- Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*: two pages, one square root.
-- Pillai et al. 2014, *All File Systems Are Not Created Equal*, §2 and §4: what survives a crash, and in which order.
+- Young 1974, [*A First Order Approximation to the Optimum Checkpoint Interval*](https://doi.org/10.1145/361147.361115): two pages, one square root.
+- Pillai et al. 2014, [*All File Systems Are Not Created Equal*](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/pillai), §2 and §4: what survives a crash, and in which order.
 """

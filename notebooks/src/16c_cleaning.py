@@ -625,10 +625,10 @@ To explore:
 
 ## Further reading
 
-- Broder 1997, *On the Resemblance and Containment of Documents*: shingles and MinHash.
-- Lee et al. 2022, *Deduplicating Training Data Makes Language Models Better*, §4 and §6: near duplicates, and what they do to a model.
-- Rae et al. 2021, *Scaling Language Models: Methods, Analysis & Insights from Training Gopher*, appendix A: the rules.
-- Penedo et al. 2024, *The FineWeb Datasets*, §3: each decision, with the experiment that decided it.
-- Brown et al. 2020, *Language Models are Few-Shot Learners*, table 2.2, §4 and appendix C: a mixture, and what contamination they found.
-- Muennighoff et al. 2023, *Scaling Data-Constrained Language Models*: what repeated text is worth.
+- Broder 1997, [*On the Resemblance and Containment of Documents*](https://doi.org/10.1109/SEQUEN.1997.666900): shingles and MinHash.
+- Lee et al. 2022, [*Deduplicating Training Data Makes Language Models Better*](https://arxiv.org/abs/2107.06499), §4 and §6: near duplicates, and what they do to a model.
+- Rae et al. 2021, [*Scaling Language Models: Methods, Analysis & Insights from Training Gopher*](https://arxiv.org/abs/2112.11446), appendix A: the rules.
+- Penedo et al. 2024, [*The FineWeb Datasets*](https://arxiv.org/abs/2406.17557), §3: each decision, with the experiment that decided it.
+- Brown et al. 2020, [*Language Models are Few-Shot Learners*](https://arxiv.org/abs/2005.14165), table 2.2, §4 and appendix C: a mixture, and what contamination they found.
+- Muennighoff et al. 2023, [*Scaling Data-Constrained Language Models*](https://arxiv.org/abs/2305.16264): what repeated text is worth.
 """

@@ -539,7 +539,7 @@ r"""
 
 ## Further reading
 
-- Karpathy, *nanoGPT*, `train.py`, and *build-nanogpt*, `train_gpt2.py`: the same parts in a script. What do they keep in a checkpoint, and what do they forget?
-- PyTorch documentation, *Saving and loading models*, and `torch.load`, `weights_only`.
-- llm.c, `train_gpt2.cu`: the form of the step's line.
+- Karpathy, [*nanoGPT*](https://github.com/karpathy/nanoGPT), `train.py`, and [*build-nanogpt*](https://github.com/karpathy/build-nanogpt), `train_gpt2.py`: the same parts in a script. What do they keep in a checkpoint, and what do they forget?
+- PyTorch documentation, [*Saving and loading models*](https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html), and [`torch.load`](https://docs.pytorch.org/docs/stable/generated/torch.load.html), `weights_only`.
+- [llm.c](https://github.com/karpathy/llm.c), `train_gpt2.cu`: the form of the step's line.
 """

@@ -980,9 +980,9 @@ To explore:
 
 ## Further reading
 
-- Pillai et al. 2014, *All File Systems Are Not Created Equal*, OSDI: which orders of writes, flushes and renames survive a power cut.
-- Rebello et al. 2020, *Can Applications Recover from fsync Failures?*, USENIX ATC.
-- Bairavasundaram et al. 2008, *An Analysis of Data Corruption in the Storage Stack*, FAST: how often a disk gives back other bits.
-- Hochschild et al. 2021, *Cores that don't count*, HotOS: the bits that the processor turns.
-- llm.c, `test_gpt2.cu`, its last part: a state is saved and loaded, and ten steps must give the same losses.
+- Pillai et al. 2014, [*All File Systems Are Not Created Equal*](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/pillai), OSDI: which orders of writes, flushes and renames survive a power cut.
+- Rebello et al. 2020, [*Can Applications Recover from fsync Failures?*](https://www.usenix.org/conference/atc20/presentation/rebello), USENIX ATC.
+- Bairavasundaram et al. 2008, [*An Analysis of Data Corruption in the Storage Stack*](https://www.usenix.org/conference/fast-08/analysis-data-corruption-storage-stack), FAST: how often a disk gives back other bits.
+- Hochschild et al. 2021, [*Cores that don't count*](https://doi.org/10.1145/3458336.3465297), HotOS: the bits that the processor turns.
+- [llm.c](https://github.com/karpathy/llm.c), `test_gpt2.cu`, its last part: a state is saved and loaded, and ten steps must give the same losses.
 """

@@ -1170,8 +1170,8 @@ To explore:
 
 ## Further reading
 
-- YAML 1.2.2, §10.3.2, tag resolution: what is a number; and StrictYAML's documentation, *The Norway problem*, for what 1.1 takes for a boolean.
-- pydantic, *Strict mode* and its conversion table: what is taken for what when one is not strict.
-- nanochat, `scripts/base_train.py`: everything from one depth. Yang et al. 2022, *Tensor Programs V*: why a rate must fall with the width.
-- Brown et al. 2020, *Language Models are Few-Shot Learners*, table 2.1: rates and batch sizes that belong to sizes.
+- [YAML 1.2.2](https://yaml.org/spec/1.2.2/#1032-tag-resolution), §10.3.2, tag resolution: what is a number; and StrictYAML's documentation, [*The Norway problem*](https://hitchdev.com/strictyaml/why/implicit-typing-removed/), for what 1.1 takes for a boolean.
+- pydantic, [*Strict mode*](https://docs.pydantic.dev/latest/concepts/strict_mode/) and its [conversion table](https://docs.pydantic.dev/latest/concepts/conversion_table/): what is taken for what when one is not strict.
+- [nanochat](https://github.com/karpathy/nanochat), `scripts/base_train.py`: everything from one depth. Yang et al. 2022, [*Tensor Programs V*](https://arxiv.org/abs/2203.03466): why a rate must fall with the width.
+- Brown et al. 2020, [*Language Models are Few-Shot Learners*](https://arxiv.org/abs/2005.14165), table 2.1: rates and batch sizes that belong to sizes.
 """

@@ -1212,5 +1212,5 @@ To explore:
 
 ## Further reading
 
-- POSIX.1-2017, Shell Command Language, §2.8.2: exit status, and what is above 128.
+- [POSIX.1-2017, Shell Command Language](https://pubs.opengroup.org/onlinepubs/9699919799/utilities/V3_chap02.html#tag_18_08_02), §2.8.2: exit status, and what is above 128.
 """

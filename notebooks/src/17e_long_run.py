@@ -1159,9 +1159,9 @@ To explore:
 
 ## Further reading
 
-- Chowdhery et al. 2022, *PaLM*, §5.1: loss spikes in a large run. The same batches, read from an earlier checkpoint, gave no spike, so bad data alone were not the cause. The remedy was to go back about 100 steps and to leave out 200 to 500 batches.
-- Samuelson 1968, *How Deviant Can You Be?*, JASA 63: no value of n is further than $\sqrt{n-1}$ deviations from their mean.
-- llm.c, `outlier_detector.h`: z-scores and skipped updates.
-- Micikevicius et al. 2018, *Mixed Precision Training*, §3.2: why a step that overflows is no error.
-- POSIX.1-2017, Shell Command Language, §2.8.2: exit status, and what is above 128.
+- Chowdhery et al. 2022, [*PaLM*](https://arxiv.org/abs/2204.02311), §5.1: loss spikes in a large run. The same batches, read from an earlier checkpoint, gave no spike, so bad data alone were not the cause. The remedy was to go back about 100 steps and to leave out 200 to 500 batches.
+- Samuelson 1968, [*How Deviant Can You Be?*](https://doi.org/10.1080/01621459.1968.10480944), JASA 63: no value of n is further than $\sqrt{n-1}$ deviations from their mean.
+- [llm.c](https://github.com/karpathy/llm.c), `outlier_detector.h`: z-scores and skipped updates.
+- Micikevicius et al. 2018, [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), §3.2: why a step that overflows is no error.
+- [POSIX.1-2017, Shell Command Language](https://pubs.opengroup.org/onlinepubs/9699919799/utilities/V3_chap02.html#tag_18_08_02), §2.8.2: exit status, and what is above 128.
 """

@@ -581,8 +581,8 @@ r"""
 
 ## Further reading
 
-- Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*, CACM 17(9).
-- Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.3.4: what interrupted 54 days on 16,384 GPUs.
-- Hu et al. 2024, *MiniCPM*, §4: the schedule wsd, and runs that are extended from its constant part.
-- llm.c, `test_gpt2.cu`, its last part: a state is saved and loaded, and ten steps must give the same losses.
+- Young 1974, [*A First Order Approximation to the Optimum Checkpoint Interval*](https://doi.org/10.1145/361147.361115), CACM 17(9).
+- Grattafiori et al. 2024, [*The Llama 3 Herd of Models*](https://arxiv.org/abs/2407.21783), §3.3.4: what interrupted 54 days on 16,384 GPUs.
+- Hu et al. 2024, [*MiniCPM*](https://arxiv.org/abs/2404.06395), §4: the schedule wsd, and runs that are extended from its constant part.
+- [llm.c](https://github.com/karpathy/llm.c), `test_gpt2.cu`, its last part: a state is saved and loaded, and ten steps must give the same losses.
 """

@@ -943,7 +943,7 @@ Chapter 18b has the other exercises. To explore:
 
 ## Further reading
 
-- Gao et al. 2020, *The Pile*, §3.1: bits per byte.
-- Miller 2024, *Adding Error Bars to Evals*: standard errors, clusters and pairs.
-- Cochran 1977, *Sampling Techniques*, §6: the error of a ratio.
+- Gao et al. 2020, [*The Pile*](https://arxiv.org/abs/2101.00027), §3.1: bits per byte.
+- Miller 2024, [*Adding Error Bars to Evals*](https://arxiv.org/abs/2411.00640): standard errors, clusters and pairs.
+- Cochran 1977, [*Sampling Techniques*](https://www.wiley.com/en-us/Sampling+Techniques%2C+3rd+Edition-p-9780471162407), §6: the error of a ratio.
 """

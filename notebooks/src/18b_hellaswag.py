@@ -858,8 +858,8 @@ To explore:
 
 ## Further reading
 
-- Zellers et al. 2019, *HellaSwag: Can a Machine Really Finish Your Sentence?*, §3: how wrong endings were chosen.
-- Biderman et al. 2024, *Lessons from the Trenches on Reproducible Evaluation of Language Models*, §3: what a prompt and a normalisation change.
-- Dwork et al. 2015, *The reusable holdout*, Science 349: what repeated looks at a held-out set cost.
-- Miller 2024, *Adding Error Bars to Evals*: standard errors, clusters and pairs.
+- Zellers et al. 2019, [*HellaSwag: Can a Machine Really Finish Your Sentence?*](https://arxiv.org/abs/1905.07830), §3: how wrong endings were chosen.
+- Biderman et al. 2024, [*Lessons from the Trenches on Reproducible Evaluation of Language Models*](https://arxiv.org/abs/2405.14782), §3: what a prompt and a normalisation change.
+- Dwork et al. 2015, [*The reusable holdout*](https://doi.org/10.1126/science.aaa9375), Science 349: what repeated looks at a held-out set cost.
+- Miller 2024, [*Adding Error Bars to Evals*](https://arxiv.org/abs/2411.00640): standard errors, clusters and pairs.
 """

@@ -999,11 +999,11 @@ To explore:
 
 ## Further reading
 
-- Hu et al. 2021, *LoRA: Low-Rank Adaptation of Large Language Models*, §4 and §7: the method, and where to apply it.
-- Kalajdzievski 2023, *A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*: α/√r instead of α/r, for high ranks.
-- Biderman et al. 2024, *LoRA Learns Less and Forgets Less*: the same two axes, on models of seven billion parameters.
-- Thinking Machines 2025, *LoRA Without Regret*: when adapters learn as well as all weights, at matched rates.
-- McCloskey and Cohen 1989, *Catastrophic Interference in Connectionist Networks*: the discovery of forgetting.
-- Robins 1995, *Catastrophic Forgetting, Rehearsal and Pseudorehearsal*: replay.
-- Wortsman et al. 2022, *Robust Fine-Tuning of Zero-Shot Models*: exercise 3.
+- Hu et al. 2021, [*LoRA: Low-Rank Adaptation of Large Language Models*](https://arxiv.org/abs/2106.09685), §4 and §7: the method, and where to apply it.
+- Kalajdzievski 2023, [*A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*](https://arxiv.org/abs/2312.03732): α/√r instead of α/r, for high ranks.
+- Biderman et al. 2024, [*LoRA Learns Less and Forgets Less*](https://arxiv.org/abs/2405.09673): the same two axes, on models of seven billion parameters.
+- Thinking Machines 2025, [*LoRA Without Regret*](https://thinkingmachines.ai/blog/lora/): when adapters learn as well as all weights, at matched rates.
+- McCloskey and Cohen 1989, [*Catastrophic Interference in Connectionist Networks*](https://doi.org/10.1016/S0079-7421%2808%2960536-8): the discovery of forgetting.
+- Robins 1995, [*Catastrophic Forgetting, Rehearsal and Pseudorehearsal*](https://doi.org/10.1080/09540099550039318): replay.
+- Wortsman et al. 2022, [*Robust Fine-Tuning of Zero-Shot Models*](https://arxiv.org/abs/2109.01903): exercise 3.
 """

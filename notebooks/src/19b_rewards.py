@@ -760,11 +760,11 @@ To explore:
 
 ## Further reading
 
-- Williams 1992, *Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning*, §2 to §4: REINFORCE and its baseline.
-- Schulman et al. 2017, *Proximal Policy Optimization Algorithms*, §3: several steps on the same samples, and how to keep them small.
-- Shao et al. 2024, *DeepSeekMath*, §4.1: groups in place of a value network (GRPO).
-- Rafailov et al. 2023, *Direct Preference Optimization*, §4: pairs in place of rewards.
-- Lambert et al. 2024, *Tulu 3*, §6: reinforcement learning with verifiable rewards, at full scale.
-- Yue et al. 2025, *Does Reinforcement Learning Really Incentivize Reasoning Capacity in LLMs Beyond the Base Model?*: what is sampled more often, and what is new.
-- Liu et al. 2025, *Understanding R1-Zero-Like Training: A Critical Perspective*, §3: the biases of GRPO, and Dr. GRPO without them.
+- Williams 1992, [*Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning*](https://doi.org/10.1007/BF00992696), §2 to §4: REINFORCE and its baseline.
+- Schulman et al. 2017, [*Proximal Policy Optimization Algorithms*](https://arxiv.org/abs/1707.06347), §3: several steps on the same samples, and how to keep them small.
+- Shao et al. 2024, [*DeepSeekMath*](https://arxiv.org/abs/2402.03300), §4.1: groups in place of a value network (GRPO).
+- Rafailov et al. 2023, [*Direct Preference Optimization*](https://arxiv.org/abs/2305.18290), §4: pairs in place of rewards.
+- Lambert et al. 2024, [*Tulu 3*](https://arxiv.org/abs/2411.15124), §6: reinforcement learning with verifiable rewards, at full scale.
+- Yue et al. 2025, [*Does Reinforcement Learning Really Incentivize Reasoning Capacity in LLMs Beyond the Base Model?*](https://arxiv.org/abs/2504.13837): what is sampled more often, and what is new.
+- Liu et al. 2025, [*Understanding R1-Zero-Like Training: A Critical Perspective*](https://arxiv.org/abs/2503.20783), §3: the biases of GRPO, and Dr. GRPO without them.
 """

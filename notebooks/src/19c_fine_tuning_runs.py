@@ -857,7 +857,7 @@ To explore:
 
 ## Further reading
 
-- Hu et al. 2021, *LoRA: Low-Rank Adaptation of Large Language Models*, §4: what is trained, and what a task's file holds.
-- Ouyang et al. 2022, *Training Language Models to Follow Instructions with Human Feedback*, §3.5 and appendix C: pretraining data mixed into fine-tuning, against forgetting.
-- PEFT's documentation, *Checkpoint format*: the same folder of an adapter, in the library that most people use.
+- Hu et al. 2021, [*LoRA: Low-Rank Adaptation of Large Language Models*](https://arxiv.org/abs/2106.09685), §4: what is trained, and what a task's file holds.
+- Ouyang et al. 2022, [*Training Language Models to Follow Instructions with Human Feedback*](https://arxiv.org/abs/2203.02155), §3.5 and appendix C: pretraining data mixed into fine-tuning, against forgetting.
+- PEFT's documentation, [*Checkpoint format*](https://huggingface.co/docs/peft/developer_guides/checkpoint): the same folder of an adapter, in the library that most people use.
 """

@@ -1348,9 +1348,9 @@ r"""
 
 ## Further reading
 
-- Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, §3–4: buckets, overlap, and what they bring.
-- Stanford CS336, assignment 2: the same path from a loop to buckets, as an exercise for GPUs.
-- Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*: the ring, and why nothing sends less.
-- Goyal et al. 2017, *Accurate, Large Minibatch SGD*, §3: the mean over ranks, and its subtleties with momentum and weight decay.
-- PyTorch's documentation of *torchrun (Elastic Launch)*, and of `DistributedDataParallel.no_sync`.
+- Li et al. 2020, [*PyTorch Distributed: Experiences on Accelerating Data Parallel Training*](https://arxiv.org/abs/2006.15704), §3–4: buckets, overlap, and what they bring.
+- [Stanford CS336, assignment 2](https://github.com/stanford-cs336/assignment2-systems): the same path from a loop to buckets, as an exercise for GPUs.
+- Patarasuk and Yuan 2009, [*Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*](https://doi.org/10.1016/j.jpdc.2008.09.002): the ring, and why nothing sends less.
+- Goyal et al. 2017, [*Accurate, Large Minibatch SGD*](https://arxiv.org/abs/1706.02677), §3: the mean over ranks, and its subtleties with momentum and weight decay.
+- PyTorch's documentation of [*torchrun (Elastic Launch)*](https://docs.pytorch.org/docs/stable/elastic/run.html), and of [`DistributedDataParallel.no_sync`](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync).
 """

@@ -856,7 +856,7 @@ To explore:
 
 ## Further reading
 
-- PyTorch documentation, *torchrun (Elastic Launch)*: what a script must do for restarts.
-- Karpathy, *build-nanogpt*, `train_gpt2.py`: the same additions to a training script, marked by `if ddp` and `master_process`.
-- Goyal et al. 2017, *Accurate, Large Minibatch SGD*, §3: pitfalls of distributed training, among them the mean over workers.
+- PyTorch documentation, [*torchrun (Elastic Launch)*](https://docs.pytorch.org/docs/stable/elastic/run.html): what a script must do for restarts.
+- Karpathy, [*build-nanogpt*](https://github.com/karpathy/build-nanogpt), `train_gpt2.py`: the same additions to a training script, marked by `if ddp` and `master_process`.
+- Goyal et al. 2017, [*Accurate, Large Minibatch SGD*](https://arxiv.org/abs/1706.02677), §3: pitfalls of distributed training, among them the mean over workers.
 """

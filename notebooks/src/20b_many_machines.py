@@ -848,9 +848,9 @@ To explore:
 
 ## Further reading
 
-- PyTorch's documentation of *torchrun (Elastic Launch)*: rendezvous, restarts, and what a script must do for them; and of *ProcessGroupNCCL Environment Variables*.
-- The Ultra-Scale Playbook, 2025, *Pipeline Parallelism*, first figure: all-reduce, all-gather and reduce-scatter on up to 64 machines.
-- NCCL's issues nccl#412, nccl#569, nccl#812 and nccl-tests#309: how many network cards a collective uses.
-- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*, §5: measured on up to 3,072 GPUs.
-- Goyal et al. 2017, *Accurate, Large Minibatch SGD*, §2: the linear rule, and where it ends. McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*, §2: the batch beyond which more rows buy nothing.
+- PyTorch's documentation of [*torchrun (Elastic Launch)*](https://docs.pytorch.org/docs/stable/elastic/run.html): rendezvous, restarts, and what a script must do for them; and of [*ProcessGroupNCCL Environment Variables*](https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html).
+- [The Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook), 2025, *Pipeline Parallelism*, first figure: all-reduce, all-gather and reduce-scatter on up to 64 machines.
+- NCCL's issues [nccl#412](https://github.com/NVIDIA/nccl/issues/412), [nccl#569](https://github.com/NVIDIA/nccl/issues/569), [nccl#812](https://github.com/NVIDIA/nccl/issues/812) and [nccl-tests#309](https://github.com/NVIDIA/nccl-tests/issues/309): how many network cards a collective uses.
+- Narayanan et al. 2021, [*Efficient Large-Scale Language Model Training on GPU Clusters*](https://arxiv.org/abs/2104.04473), §5: measured on up to 3,072 GPUs.
+- Goyal et al. 2017, [*Accurate, Large Minibatch SGD*](https://arxiv.org/abs/1706.02677), §2: the linear rule, and where it ends. McCandlish et al. 2018, [*An Empirical Model of Large-Batch Training*](https://arxiv.org/abs/1812.06162), §2: the batch beyond which more rows buy nothing.
 """

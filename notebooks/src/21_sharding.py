@@ -1155,8 +1155,8 @@ To explore:
 
 ## Further reading
 
-- Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, §5 and §7: the stages, and their traffic.
-- Zhao et al. 2023, *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, §3 and §4: prefetching, and what FSDP2 made simpler.
-- Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, §4: recomputation.
-- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*: when to shard and when to split.
+- Rajbhandari et al. 2020, [*ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*](https://arxiv.org/abs/1910.02054), §5 and §7: the stages, and their traffic.
+- Zhao et al. 2023, [*PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*](https://arxiv.org/abs/2304.11277), §3 and §4: prefetching, and what FSDP2 made simpler.
+- Chen et al. 2016, [*Training Deep Nets with Sublinear Memory Cost*](https://arxiv.org/abs/1604.06174), §4: recomputation.
+- Narayanan et al. 2021, [*Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*](https://arxiv.org/abs/2104.04473): when to shard and when to split.
 """

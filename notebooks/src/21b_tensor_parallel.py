@@ -1034,8 +1034,8 @@ To explore:
 
 ## Further reading
 
-- Shoeybi et al. 2019, *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*, §3: the two cuts, f and g, the vocabulary.
-- Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, §4: activations by part, sequence parallelism.
-- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, §3: why tensor parallelism stays within a machine.
-- PyTorch's tutorials *Large Scale Transformer model training with Tensor Parallel* and *Getting Started with DeviceMesh*.
+- Shoeybi et al. 2019, [*Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*](https://arxiv.org/abs/1909.08053), §3: the two cuts, f and g, the vocabulary.
+- Korthikanti et al. 2022, [*Reducing Activation Recomputation in Large Transformer Models*](https://arxiv.org/abs/2205.05198), §4: activations by part, sequence parallelism.
+- Narayanan et al. 2021, [*Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*](https://arxiv.org/abs/2104.04473), §3: why tensor parallelism stays within a machine.
+- PyTorch's tutorials [*Large Scale Transformer model training with Tensor Parallel*](https://docs.pytorch.org/tutorials/intermediate/TP_tutorial.html) and [*Getting Started with DeviceMesh*](https://docs.pytorch.org/tutorials/recipes/distributed_device_mesh.html).
 """

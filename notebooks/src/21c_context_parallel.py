@@ -714,7 +714,7 @@ r"""
 
 ## Further reading
 
-- Liu, Zaharia and Abbeel 2023, *Ring Attention with Blockwise Transformers for Near-Infinite Context*, §3. Brandon et al. 2023, *Striped Attention*: the imbalance, and another cure.
-- Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.3.2: tensor, context, pipeline and data parallelism together.
-- Milakov and Gimelshein 2018, *Online normalizer calculation for softmax*: the running maximum.
+- Liu, Zaharia and Abbeel 2023, [*Ring Attention with Blockwise Transformers for Near-Infinite Context*](https://arxiv.org/abs/2310.01889), §3. Brandon et al. 2023, [*Striped Attention*](https://arxiv.org/abs/2311.09431): the imbalance, and another cure.
+- Grattafiori et al. 2024, [*The Llama 3 Herd of Models*](https://arxiv.org/abs/2407.21783), §3.3.2: tensor, context, pipeline and data parallelism together.
+- Milakov and Gimelshein 2018, [*Online normalizer calculation for softmax*](https://arxiv.org/abs/1805.02867): the running maximum.
 """

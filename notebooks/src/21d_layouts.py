@@ -1107,8 +1107,8 @@ r"""
 
 ## Further reading
 
-- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, §3: why tensor parallelism stays inside a server, measured.
-- Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, §5 and §7: what parts save, and what they send.
-- Zhao et al. 2023, *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, §3.2: copies of parts (hybrid sharding).
-- Liang et al. 2024, *TorchTitan*, §2: the same grid, with pipelines and context parallelism as further dimensions.
+- Narayanan et al. 2021, [*Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*](https://arxiv.org/abs/2104.04473), §3: why tensor parallelism stays inside a server, measured.
+- Rajbhandari et al. 2020, [*ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*](https://arxiv.org/abs/1910.02054), §5 and §7: what parts save, and what they send.
+- Zhao et al. 2023, [*PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*](https://arxiv.org/abs/2304.11277), §3.2: copies of parts (hybrid sharding).
+- Liang et al. 2024, [*TorchTitan*](https://arxiv.org/abs/2410.06511), §2: the same grid, with pipelines and context parallelism as further dimensions.
 """

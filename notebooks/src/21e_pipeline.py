@@ -587,7 +587,7 @@ r"""
 
 ## Further reading
 
-- Huang et al. 2019, *GPipe*, §2. Narayanan et al. 2019, *PipeDream*: 1F1B without a flush, and the stale weights that it costs.
-- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, §2.2: 1F1B and interleaving.
-- Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*: what interleaving keeps.
+- Huang et al. 2019, [*GPipe*](https://arxiv.org/abs/1811.06965), §2. Narayanan et al. 2019, [*PipeDream*](https://doi.org/10.1145/3341301.3359646): 1F1B without a flush, and the stale weights that it costs.
+- Narayanan et al. 2021, [*Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*](https://arxiv.org/abs/2104.04473), §2.2: 1F1B and interleaving.
+- Korthikanti et al. 2022, [*Reducing Activation Recomputation in Large Transformer Models*](https://arxiv.org/abs/2205.05198): what interleaving keeps.
 """

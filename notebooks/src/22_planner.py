@@ -890,9 +890,9 @@ To explore:
 
 ## Further reading
 
-- Rajbhandari et al. 2020, *ZeRO*, §3: where the memory goes.
-- Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, §4: a block's activations, tensor by tensor.
-- Hugging Face 2025, *The Ultra-Scale Playbook*, and EleutherAI 2023, *Transformer Math 101*: the same question, with other models.
-- nanoGPT, `transformer_sizing.ipynb`: parameters, checkpoints and FLOPs of GPT-2, counted.
-- llm.c, `train_gpt2.cu`, `fill_in_activation_sizes`: the list, in the program that prints it.
+- Rajbhandari et al. 2020, [*ZeRO*](https://arxiv.org/abs/1910.02054), §3: where the memory goes.
+- Korthikanti et al. 2022, [*Reducing Activation Recomputation in Large Transformer Models*](https://arxiv.org/abs/2205.05198), §4: a block's activations, tensor by tensor.
+- Hugging Face 2025, [*The Ultra-Scale Playbook*](https://huggingface.co/spaces/nanotron/ultrascale-playbook), and EleutherAI 2023, [*Transformer Math 101*](https://blog.eleuther.ai/transformer-math/): the same question, with other models.
+- [nanoGPT](https://github.com/karpathy/nanoGPT), `transformer_sizing.ipynb`: parameters, checkpoints and FLOPs of GPT-2, counted.
+- [llm.c](https://github.com/karpathy/llm.c), `train_gpt2.cu`, `fill_in_activation_sizes`: the list, in the program that prints it.
 """

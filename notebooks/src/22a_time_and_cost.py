@@ -929,9 +929,9 @@ To explore:
 
 ## Further reading
 
-- Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*, §2.2, §3 and §5: bubbles, layouts, and the days of a run.
-- Rajbhandari et al. 2020, *ZeRO*, §7: what the stages send.
-- Shoeybi et al. 2019, *Megatron-LM*, §3: two sums for each block and pass.
-- DeepMind 2025, *How To Scale Your Model*: the same arithmetic for TPUs, with worked problems.
-- Hugging Face 2025, *The Ultra-Scale Playbook*: measured throughput of hundreds of layouts.
+- Narayanan et al. 2021, [*Efficient Large-Scale Language Model Training on GPU Clusters*](https://arxiv.org/abs/2104.04473), §2.2, §3 and §5: bubbles, layouts, and the days of a run.
+- Rajbhandari et al. 2020, [*ZeRO*](https://arxiv.org/abs/1910.02054), §7: what the stages send.
+- Shoeybi et al. 2019, [*Megatron-LM*](https://arxiv.org/abs/1909.08053), §3: two sums for each block and pass.
+- DeepMind 2025, [*How To Scale Your Model*](https://jax-ml.github.io/scaling-book/): the same arithmetic for TPUs, with worked problems.
+- Hugging Face 2025, [*The Ultra-Scale Playbook*](https://huggingface.co/spaces/nanotron/ultrascale-playbook): measured throughput of hundreds of layouts.
 """

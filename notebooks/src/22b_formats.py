@@ -1053,7 +1053,7 @@ r"""
 
 ## Further reading
 
-- Karpathy 2024, *llm.c*, `train_gpt2.py` (`write_model`, `write_state`) and `train_gpt2.c`: the formats, and the 1,182 lines of C that read them.
-- Shoeybi et al. 2019, *Megatron-LM*, and `megatron/core/datasets/readme.md` in its repository: the three indices, with an example of each.
-- Zhang et al. 2022, *OPT*, §2.3: which sources a training set is made of, and how they are deduplicated.
+- Karpathy 2024, [*llm.c*](https://github.com/karpathy/llm.c), `train_gpt2.py` (`write_model`, `write_state`) and `train_gpt2.c`: the formats, and the 1,182 lines of C that read them.
+- Shoeybi et al. 2019, [*Megatron-LM*](https://arxiv.org/abs/1909.08053), and [`megatron/core/datasets/readme.md`](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/datasets/readme.md) in its repository: the three indices, with an example of each.
+- Zhang et al. 2022, [*OPT*](https://arxiv.org/abs/2205.01068), §2.3: which sources a training set is made of, and how they are deduplicated.
 """

@@ -710,11 +710,11 @@ r"""
 
 ## Further reading
 
-- J. Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*, §3: three approaches; the second and the third are this chapter's.
-- J. Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, §3 and §6.
-- T. Besiroglu et al. 2024, *Chinchilla Scaling: A Replication Attempt*, §3: the fit that had not converged, and intervals too narrow.
-- T. Porian et al. 2024, *Resolving Discrepancies in Compute-Optimal Scaling of Language Models*: last layer, warm-up, tuning.
-- T. Pearce and J. Song 2024, *Reconciling Kaplan and Chinchilla Scaling Laws*, §3: what counting embeddings does at small sizes.
-- A. Hägele et al. 2024, *Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations*, §3: one trunk, many lengths.
-- E. Michaud et al. 2023, *The Quantization Model of Neural Scaling*, §2: many steps make a power law.
+- J. Hoffmann et al. 2022, [*Training Compute-Optimal Large Language Models*](https://arxiv.org/abs/2203.15556), §3: three approaches; the second and the third are this chapter's.
+- J. Kaplan et al. 2020, [*Scaling Laws for Neural Language Models*](https://arxiv.org/abs/2001.08361), §3 and §6.
+- T. Besiroglu et al. 2024, [*Chinchilla Scaling: A Replication Attempt*](https://arxiv.org/abs/2404.10102), §3: the fit that had not converged, and intervals too narrow.
+- T. Porian et al. 2024, [*Resolving Discrepancies in Compute-Optimal Scaling of Language Models*](https://arxiv.org/abs/2406.19146): last layer, warm-up, tuning.
+- T. Pearce and J. Song 2024, [*Reconciling Kaplan and Chinchilla Scaling Laws*](https://arxiv.org/abs/2406.12907), §3: what counting embeddings does at small sizes.
+- A. Hägele et al. 2024, [*Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations*](https://arxiv.org/abs/2405.18392), §3: one trunk, many lengths.
+- E. Michaud et al. 2023, [*The Quantization Model of Neural Scaling*](https://arxiv.org/abs/2303.13506), §2: many steps make a power law.
 """

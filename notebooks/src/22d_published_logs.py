@@ -393,8 +393,8 @@ r"""
 
 ## Further reading
 
-- P. Micikevicius et al. 2018, *Mixed Precision Training*, §3.2: loss scaling.
-- Megatron-LM, `megatron/core/optimizer/grad_scaler.py` and `optimizer_param_scheduler.py`: the two laws replayed here.
-- S. Zhang et al. 2022, *OPT*, and its published logbook: a long run with spikes, restarts and broken machines.
-- S. Bekman, *Machine Learning Engineering Open Book*, the chapter on instabilities: how to read a loss curve.
+- P. Micikevicius et al. 2018, [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), §3.2: loss scaling.
+- Megatron-LM, [`megatron/core/optimizer/grad_scaler.py`](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/optimizer/grad_scaler.py) and [`optimizer_param_scheduler.py`](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/optimizer_param_scheduler.py): the two laws replayed here.
+- S. Zhang et al. 2022, [*OPT*](https://arxiv.org/abs/2205.01068), and its published [logbook](https://github.com/facebookresearch/metaseq/blob/main/projects/OPT/chronicles/OPT175B_Logbook.pdf): a long run with spikes, restarts and broken machines.
+- S. Bekman, [*Machine Learning Engineering Open Book*](https://github.com/stas00/ml-engineering), the chapter on instabilities: how to read a loss curve.
 """

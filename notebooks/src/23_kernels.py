@@ -612,8 +612,8 @@ To explore:
 
 ## Further reading
 
-- P. Tillet, H. T. Kung, D. Cox, *Triton: an intermediate language and compiler for tiled neural network computations*, 2019.
-- Triton's documentation, *Tutorials*: vector addition, fused softmax, layer normalization.
-- J. L. Ba, J. R. Kiros, G. E. Hinton, *Layer Normalization*, 2016, §3.
-- Triton, issue 11584: bfloat16 in the interpreter.
+- P. Tillet, H. T. Kung, D. Cox, [*Triton: an intermediate language and compiler for tiled neural network computations*](https://doi.org/10.1145/3315508.3329973), 2019.
+- Triton's documentation, [*Tutorials*](https://triton-lang.org/main/getting-started/tutorials/index.html): vector addition, fused softmax, layer normalization.
+- J. L. Ba, J. R. Kiros, G. E. Hinton, [*Layer Normalization*](https://arxiv.org/abs/1607.06450), 2016, §3.
+- Triton, [issue 11584](https://github.com/triton-lang/triton/issues/11584): bfloat16 in the interpreter.
 """

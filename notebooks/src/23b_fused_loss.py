@@ -792,8 +792,8 @@ To explore:
 
 ## Further reading
 
-- P.-L. Hsu et al., *Liger Kernel: efficient Triton kernels for LLM training*, 2024, §3.2 (FusedLinearCrossEntropy).
-- E. Wijmans et al., *Cut your losses in large-vocabulary language models*, 2024: kernels in which a block of logits never leaves
+- P.-L. Hsu et al., [*Liger Kernel: efficient Triton kernels for LLM training*](https://arxiv.org/abs/2410.10989), 2024, §3.2 (FusedLinearCrossEntropy).
+- E. Wijmans et al., [*Cut your losses in large-vocabulary language models*](https://arxiv.org/abs/2411.09009), 2024: kernels in which a block of logits never leaves
   the fast memory, and which skip blocks whose probabilities are too small to count.
-- M. Milakov, N. Gimelshein, *Online normalizer calculation for softmax*, 2018.
+- M. Milakov, N. Gimelshein, [*Online normalizer calculation for softmax*](https://arxiv.org/abs/1805.02867), 2018.
 """

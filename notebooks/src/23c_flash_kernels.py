@@ -604,8 +604,8 @@ To explore:
 
 ## Further reading
 
-- T. Dao, *FlashAttention-2*, 2023, algorithms 1 and 2; §3.2 on who computes which tile.
-- J. Shah et al., *FlashAttention-3*, 2024: what an H100 needs in addition, softmax of one tile during the products of another.
-- Triton's documentation, *Tutorials*: fused attention.
-- PyTorch's documentation, `torch.library.triton_op` and *Using user-defined Triton kernels with torch.compile*.
+- T. Dao, [*FlashAttention-2*](https://arxiv.org/abs/2307.08691), 2023, algorithms 1 and 2; §3.2 on who computes which tile.
+- J. Shah et al., [*FlashAttention-3*](https://arxiv.org/abs/2407.08608), 2024: what an H100 needs in addition, softmax of one tile during the products of another.
+- Triton's documentation, [*Tutorials*](https://triton-lang.org/main/getting-started/tutorials/index.html): fused attention.
+- PyTorch's documentation, [`torch.library.triton_op`](https://docs.pytorch.org/docs/stable/library.html#torch.library.triton_op) and [*Using user-defined Triton kernels with torch.compile*](https://docs.pytorch.org/tutorials/recipes/torch_compile_user_defined_triton_kernel_tutorial.html).
 """

@@ -503,9 +503,9 @@ To explore:
 
 ## Further reading
 
-- NVIDIA, *Parallel Thread Execution ISA*: `mma.sync`, `wgmma.mma_async`, `ex2`.
-- NVIDIA, *CUDA Programming Guide*, §5.1, tables 30 and 31: the limits of a multiprocessor by compute capability. NVIDIA's
-  library CCCL has the same numbers as code, in `arch_traits.cuh`.
-- S. Williams, A. Waterman, D. Patterson, *Roofline*, CACM 52(4), 2009.
-- Triton's documentation: `triton.autotune`, `triton.Config`.
+- NVIDIA, [*Parallel Thread Execution ISA*](https://docs.nvidia.com/cuda/parallel-thread-execution/index.html): `mma.sync`, `wgmma.mma_async`, `ex2`.
+- NVIDIA, [*CUDA Programming Guide*](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html), §5.1, tables 30 and 31: the limits of a multiprocessor by compute capability. NVIDIA's
+  library [CCCL](https://github.com/NVIDIA/cccl) has the same numbers as code, in `arch_traits.cuh`.
+- S. Williams, A. Waterman, D. Patterson, [*Roofline*](https://doi.org/10.1145/1498765.1498785), CACM 52(4), 2009.
+- Triton's documentation: [`triton.autotune`](https://triton-lang.org/main/python-api/generated/triton.autotune.html), [`triton.Config`](https://triton-lang.org/main/python-api/generated/triton.Config.html).
 """

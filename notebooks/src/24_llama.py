@@ -838,9 +838,9 @@ To explore:
    much smaller is the cache?
 ## Further reading
 
-- Grattafiori et al. 2024, *The Llama 3 Herd of Models*, §3.2 and table 3.
-- Yang et al. 2025, *Qwen3 Technical Report*, §2: QK-norm, no biases.
-- Su et al. 2021, *RoFormer*, §3; Zhang and Sennrich 2019, *Root Mean Square Layer Normalization*; Ainslie et al. 2023,
-  *GQA*; Shazeer 2020, *GLU Variants Improve Transformer*.
-- Chowdhery et al. 2022, *PaLM*, §2: no biases. Henry et al. 2020, *Query-Key Normalization for Transformers*.
+- Grattafiori et al. 2024, [*The Llama 3 Herd of Models*](https://arxiv.org/abs/2407.21783), §3.2 and table 3.
+- Yang et al. 2025, [*Qwen3 Technical Report*](https://arxiv.org/abs/2505.09388), §2: QK-norm, no biases.
+- Su et al. 2021, [*RoFormer*](https://arxiv.org/abs/2104.09864), §3; Zhang and Sennrich 2019, [*Root Mean Square Layer Normalization*](https://arxiv.org/abs/1910.07467); Ainslie et al. 2023,
+  [*GQA*](https://arxiv.org/abs/2305.13245); Shazeer 2020, [*GLU Variants Improve Transformer*](https://arxiv.org/abs/2002.05202).
+- Chowdhery et al. 2022, [*PaLM*](https://arxiv.org/abs/2204.02311), §2: no biases. Henry et al. 2020, [*Query-Key Normalization for Transformers*](https://arxiv.org/abs/2010.04245).
 """

@@ -710,7 +710,7 @@ To explore:
 
 ## Further reading
 
-- Touvron et al. 2023, *LLaMA*, §2: the first of the family, trained at four sizes by one program.
-- Hu et al. 2021, *LoRA*, §7.1: which matrices to adapt.
-- Hugging Face, `transformers/models/llama/modeling_llama.py`: the same blocks in another program.
+- Touvron et al. 2023, [*LLaMA*](https://arxiv.org/abs/2302.13971), §2: the first of the family, trained at four sizes by one program.
+- Hu et al. 2021, [*LoRA*](https://arxiv.org/abs/2106.09685), §7.1: which matrices to adapt.
+- Hugging Face, [`transformers/models/llama/modeling_llama.py`](https://github.com/huggingface/transformers/blob/main/src/transformers/models/llama/modeling_llama.py): the same blocks in another program.
 """

@@ -712,7 +712,7 @@ To explore:
 
 ## Further reading
 
-- Kudo and Richardson 2018, *SentencePiece: A simple and language independent subword tokenizer and detokenizer for Neural Text Processing*.
-- Kudo 2018, *Subword Regularization*, §3: the unigram model, its training and sampling.
-- Google, *Protocol Buffers: Encoding*, and `sentencepiece_model.proto` of the library: numbers and defaults of all fields.
+- Kudo and Richardson 2018, [*SentencePiece: A simple and language independent subword tokenizer and detokenizer for Neural Text Processing*](https://arxiv.org/abs/1808.06226).
+- Kudo 2018, [*Subword Regularization*](https://arxiv.org/abs/1804.10959), §3: the unigram model, its training and sampling.
+- Google, [*Protocol Buffers: Encoding*](https://protobuf.dev/programming-guides/encoding/), and [`sentencepiece_model.proto`](https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto) of the library: numbers and defaults of all fields.
 """

@@ -595,8 +595,8 @@ Set 24 has no task on this sitting. To explore:
 
 ## Further reading
 
-- Devlin et al. 2018, *BERT: Pre-training of Deep Bidirectional Transformers*, §3.1 and appendix C.2: the task, and what the 80/10/10 rule is worth.
-- Liu et al. 2019, *RoBERTa*, §4: the same model, trained longer and without the second task.
-- Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*: why the norm's place decides about warm-up.
-- Warner et al. 2024, *ModernBERT*: BERT with rotary positions, a gated MLP, the norm in front and no biases.
+- Devlin et al. 2018, [*BERT: Pre-training of Deep Bidirectional Transformers*](https://arxiv.org/abs/1810.04805), §3.1 and appendix C.2: the task, and what the 80/10/10 rule is worth.
+- Liu et al. 2019, [*RoBERTa*](https://arxiv.org/abs/1907.11692), §4: the same model, trained longer and without the second task.
+- Xiong et al. 2020, [*On Layer Normalization in the Transformer Architecture*](https://arxiv.org/abs/2002.04745): why the norm's place decides about warm-up.
+- Warner et al. 2024, [*ModernBERT*](https://arxiv.org/abs/2412.13663): BERT with rotary positions, a gated MLP, the norm in front and no biases.
 """

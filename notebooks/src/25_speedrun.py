@@ -877,8 +877,8 @@ To explore:
 
 ## Further reading
 
-- nanoGPT's README, "I only have a macbook", and `config/train_shakespeare_char.py`: the reference.
-- Jordan et al. 2024, *modded-nanogpt: Speedrunning the NanoGPT baseline*: the rules, and the logs of all records.
-- So et al. 2021, *Primer: Searching for Efficient Transformers for Language Modeling*: squared ReLU.
-- Defazio et al. 2023, *When, Why and How Much? Adaptive Learning Rate Scheduling by Refinement*: linear decay.
+- [nanoGPT's README](https://github.com/karpathy/nanoGPT), "I only have a macbook", and `config/train_shakespeare_char.py`: the reference.
+- Jordan et al. 2024, [*modded-nanogpt: Speedrunning the NanoGPT baseline*](https://github.com/KellerJordan/modded-nanogpt): the rules, and the logs of all records.
+- So et al. 2021, [*Primer: Searching for Efficient Transformers for Language Modeling*](https://arxiv.org/abs/2109.08668): squared ReLU.
+- Defazio et al. 2023, [*When, Why and How Much? Adaptive Learning Rate Scheduling by Refinement*](https://arxiv.org/abs/2310.07831): linear decay.
 """

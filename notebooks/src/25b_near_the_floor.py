@@ -432,6 +432,6 @@ To explore:
 
 ## Further reading
 
-- Jordan et al. 2024, *modded-nanogpt*: its second track asks for GPT-2 medium's loss.
+- Jordan et al. 2024, [*modded-nanogpt*](https://github.com/KellerJordan/modded-nanogpt): its second track asks for GPT-2 medium's loss.
 - Chapter 18 for the excess by kind of decision, and chapter 02 for the floor.
 """

@@ -119,6 +119,23 @@ class TestChapter:
         assert tables == ([chapter] if keys["predict"] else []), "predictions(NN) stands once, near the end"
 
 
+LINK = re.compile(r"\[([^\[\]]+)\]\((https?://[^)\s]+)\)")
+ABSTRACT = re.compile(r"https://arxiv\.org/abs/\d{4}\.\d{4,5}")
+
+
+def test_further_reading_is_linked_and_a_title_has_one_address(sources):
+    """A paper on arXiv is linked by the page of its abstract, without a version; the same work by the same address."""
+    addresses: dict[str, str] = {}
+    for chapter, cells in sources.items():
+        text = next(cell.source for cell in cells if "## Further reading" in cell.source)
+        links = LINK.findall(text.partition("## Further reading")[2].partition("\n## ")[0])
+        assert links, f"{chapter}: its further reading has no link"
+        for words, address in links:
+            title = " ".join(words.casefold().split())
+            assert "arxiv.org" not in address or ABSTRACT.fullmatch(address), f"{chapter}: {address}"
+            assert addresses.setdefault(title, address) == address, f"{chapter}: {title} has two addresses"
+
+
 def assertions(source: str) -> list[ast.Assert]:
     """The assert statements of a cell, however deep; magics are passed over."""
     tree = ast.parse(re.sub(r"^(\s*)[%!].*", r"\1pass", source, flags=re.MULTILINE))
