@@ -1,4 +1,7 @@
-"""`course readme`: what README counts. Each block between two comments is made here, from the repository as it is."""
+"""`course readme`: what README and the site's first page and results count.
+
+Each block between two comments is made here or in course/site/results.py, from the repository as it is.
+"""
 
 import json
 import re
@@ -20,7 +23,7 @@ from course.paths import (
     notebook_path,
     relative,
 )
-from course.site import pictures
+from course.site import pictures, results
 from course.site.chapters import OPTIONAL, PARTS, part
 from course.states.released import writers
 
@@ -30,11 +33,11 @@ DIAMOND = "◇"
 
 
 def readme(write: bool) -> int:
-    """Write the blocks of README and the site's first page, or show what differs; 1 where something does."""
+    """Write the blocks of all PAGES, or show what differs; 1 where something does."""
     if not folders():
         raise CourseError(f"the hours of exercises cannot be counted; {WITHOUT}")
     changed = 0
-    for path in (README, INDEX):
+    for path in PAGES:
         old = path.read_text(encoding="utf-8")
         new = filled(old, path)
         if old == new:
@@ -49,11 +52,11 @@ def readme(write: bool) -> int:
 
 
 def filled(text: str, path: Path) -> str:
-    """The text of README or index with every block as it has to be now."""
+    """The text of a page with every block as it has to be now."""
 
     def block(found: re.Match) -> str:
-        made = BLOCKS[found[2]]()
-        if path == INDEX:  # which lies beside the pictures
+        made = PAGES[path][found[2]]()
+        if path != README:  # it lies beside the pictures
             made = made.replace('"site/pictures/', '"pictures/')
         return f"{found[1]}{made}\n{found[3]}"
 
@@ -221,3 +224,4 @@ BLOCKS = {
     "roads": roads,
     "sittings": lambda: f"{count()}\n{table()}\n</details>",
 }
+PAGES = {README: BLOCKS, INDEX: BLOCKS, results.RESULTS: {"loss": loss_picture, **results.BLOCKS}}
