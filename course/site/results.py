@@ -58,7 +58,7 @@ def learned() -> str:
         (kind, *(shares([right(run) for run in made]) for made in runs.values()))
         for kind, right in kinds.items()
     ]
-    return f"{table(' | '.join(['right', *names]), rows)}\n\n{source(LEARNED)}"
+    return f"{table(' | '.join(['right answers', *names]), rows)}\n\n{source(LEARNED)}"
 
 
 def shares(values: list[float]) -> str:
