@@ -93,7 +93,8 @@ COMMANDS = {  # what each is, in full, and an example
         "course pictures",
     ),
     "readme": (
-        "Compare README's counts, hours, times and table of sittings with the repository. Exit code 1 if they differ.",
+        "Compare the counts, hours, times and tables of README, the site's first page and its results with the repository. Exit\n"
+        "code 1 if they differ.",
         "course readme --write",
     ),
     "publish": (
@@ -129,7 +130,7 @@ for instructors   course exercises       list (all tasks); release 04 (what stud
                   course grade           run, regrade, marks, feedback, show, summary, totals, export, bundle, selfcheck
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
-                  course readme          README's counts and table, compared with the repository (--write)
+                  course readme          README's counts and results' tables, compared with the repository (--write)
                   course site            the course as a book, in build/site/html
                   course pictures        the pictures of README and site, drawn from data/measurements
                   course publish URL     the repository's address: README, badges, first cells, pyproject.toml
@@ -294,7 +295,7 @@ def parser() -> Parser:
     command("site", call_site)
     command("pictures", call_pictures)
     readme = command("readme", call_readme)
-    readme.add_argument("--write", action="store_true", help="into README.md (default: show what differs)")
+    readme.add_argument("--write", action="store_true", help="into the pages (default: show what differs)")
     publish = command("publish", call_publish)
     publish.add_argument(
         "url", metavar="https://github.com/NAME/REPOSITORY", nargs="?", help="default: as it is now"

@@ -34,6 +34,7 @@ SITE = ROOT / "build" / "site"
 ELSEWHERE = {  # files of the repository that are pages of another name
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
     "exercises/README.md": "exercises/instructors.md",
     "exercises/TASKS.md": "exercises/tasks.md",
 }
@@ -111,9 +112,9 @@ def places() -> dict[str, str]:
     chapters = {relative(path): relative(path) for path in numbered(NOTEBOOKS, ".ipynb")}
     sets = {relative(folder): f"{relative(folder)}.ipynb" for folder in folders()}
     written = [path for path in (ROOT / "site").rglob("*") if path.suffix in (".md", ".png")]
-    return (
-        chapters | sets | {relative(p): p.relative_to(ROOT / "site").as_posix() for p in written} | ELSEWHERE
-    )
+    pages = {relative(p): p.relative_to(ROOT / "site").as_posix() for p in written}
+    code = {relative(module_path(name)): f"nanogpt/{name.replace('.', '/')}.md" for name in modules()}
+    return chapters | sets | pages | code | {"nanogpt/__init__.py": "nanogpt/index.md"} | ELSEWHERE
 
 
 def staged() -> dict[str, bytes]:
@@ -122,7 +123,7 @@ def staged() -> dict[str, bytes]:
     for file, name in where.items():
         if name.endswith(".png"):
             files[name] = (ROOT / file).read_bytes()
-        elif name.endswith(".md") and file != "README.md":
+        elif file.endswith(".md") and file != "README.md":
             files[name] = page(file, name, where).encode()
     chapters = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
     for path in chapters.values():
@@ -143,7 +144,9 @@ def contents(chapters: dict[str, Path]) -> str:
     written = sorted(path.stem for path in (ROOT / "site").glob("*.md") if path.stem != "index")
     text = toctree("Chapters", list(part_pages(chapters)))
     text += toctree("Exercises", ["exercises/tasks", "exercises/instructors"])
-    return text + toctree("Beside the chapters", [*written, "keys", "nanogpt/index", "contributing"])
+    return text + toctree(
+        "Beside the chapters", [*written, "keys", "nanogpt/index", "changelog", "contributing"]
+    )
 
 
 def part_pages(chapters: dict[str, Path]) -> dict[str, str]:

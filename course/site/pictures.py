@@ -93,7 +93,9 @@ def drawings() -> dict:
     for theme, colors in PALETTES.items():
         made[f"loss-{theme}"] = lambda colors=colors: loss(first, colors)
         for name in STAIRS:
-            made[f"{name}-{theme}"] = lambda name=name, colors=colors: staircase(stairs(name), STAIRS[name], colors)
+            made[f"{name}-{theme}"] = lambda name=name, colors=colors: staircase(
+                stairs(name), STAIRS[name], colors
+            )
     return made
 
 
@@ -191,7 +193,9 @@ def stairs(name: str) -> list[dict]:
     run = recorded(H100)
     ladder = predict_ladder(peak_of(run["device"]), GPTConfig(), run["batch"], run["seq"], REACHED, START)
     forecast = {rung: 1e3 * sum(parts.values()) for rung, parts in ladder.items()}
-    return staircase_steps(run | {"rungs": [rung | {"predicted_ms": forecast[rung["name"]]} for rung in run["rungs"]]})
+    return staircase_steps(
+        run | {"rungs": [rung | {"predicted_ms": forecast[rung["name"]]} for rung in run["rungs"]]}
+    )
 
 
 def staircase_steps(recorded: dict) -> list[dict]:
@@ -232,7 +236,9 @@ def staircase(steps: list[dict], below: str, colors: dict):
     ink, soft, longest = colors["ink"], colors["soft"], max(step["ms"] for step in steps)
     for row, step in enumerate(steps):
         inside = step["ms"] > 0.75 * longest  # no room beside the step
-        where, side = (step["ms"] - 0.01 * longest, "right") if inside else (step["ms"] + 0.01 * longest, "left")
+        where, side = (
+            (step["ms"] - 0.01 * longest, "right") if inside else (step["ms"] + 0.01 * longest, "left")
+        )
         ax.barh(row, step["ms"], 1, color=colors["worse" if step["slower"] else "step"])
         ax.hlines(row + 0.36, 0, step["predicted_ms"], color=soft, lw=2.5)
         name, ms = step["name"], f"{step['ms']:,} ms"

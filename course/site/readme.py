@@ -1,4 +1,7 @@
-"""`course readme`: what README counts. Each block between two comments is made here, from the repository as it is."""
+"""`course readme`: what README and the site's first page and results count.
+
+Each block between two comments is made here or in course/site/results.py, from the repository as it is.
+"""
 
 import json
 import re
@@ -10,6 +13,7 @@ from course.exercises.hours import in_hours, minutes
 from course.exercises.progress import title
 from course.exercises.sets import WITHOUT, folders, read
 from course.files import diff, write_atomically
+from course.notebooks.address import repository
 from course.paths import (
     PACKAGE,
     ROOT,
@@ -20,8 +24,7 @@ from course.paths import (
     notebook_path,
     relative,
 )
-from course.notebooks.address import repository
-from course.site import pictures
+from course.site import pictures, results
 from course.site.chapters import OPTIONAL, PARTS, part
 from course.states.released import writers
 
@@ -31,11 +34,11 @@ DIAMOND = "◇"
 
 
 def readme(write: bool) -> int:
-    """Write the blocks of README and the site's first page, or show what differs; 1 where something does."""
+    """Write the blocks of all PAGES, or show what differs; 1 where something does."""
     if not folders():
         raise CourseError(f"the hours of exercises cannot be counted; {WITHOUT}")
     changed = 0
-    for path in (README, INDEX):
+    for path in PAGES:
         old = path.read_text(encoding="utf-8")
         new = filled(old, path)
         if old == new:
@@ -50,11 +53,11 @@ def readme(write: bool) -> int:
 
 
 def filled(text: str, path: Path) -> str:
-    """The text of README or index with every block as it has to be now."""
+    """The text of a page with every block as it has to be now."""
 
     def block(found: re.Match) -> str:
-        made = BLOCKS[found[2]]()
-        if path == INDEX:  # which lies beside the pictures
+        made = PAGES[path][found[2]]()
+        if path != README:  # it lies beside the pictures
             made = made.replace('"site/pictures/', '"pictures/')
         return f"{found[1]}{made}\n{found[3]}"
 
@@ -235,3 +238,4 @@ BLOCKS = {
     "roads": roads,
     "sittings": lambda: f"{count()}\n{table()}\n</details>",
 }
+PAGES = {README: BLOCKS, INDEX: BLOCKS, results.RESULTS: {"loss": loss_picture, **results.BLOCKS}}

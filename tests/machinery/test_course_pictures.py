@@ -44,7 +44,9 @@ def test_a_step_is_told_as_slower_or_not_measurable_where_it_is():
     worse = rung | {"ms": 200.0, "predicted_ms": 50.0, "gain": {"sure": True}}
     _, second, third = pictures.staircase_steps({"rungs": [first, same, worse]})
     assert (second["says"], second["slower"]) == ("not measurable · predicted 1.00 ×", False)
-    assert third["says"] == "0.49 ×, slower · predicted 2.00 ×", "a factor is that of the milliseconds that are shown"
+    assert third["says"] == "0.49 ×, slower · predicted 2.00 ×", (
+        "a factor is that of the milliseconds that are shown"
+    )
     assert third["slower"]
 
 

@@ -89,7 +89,9 @@ def test_conda_installs_by_the_constraints():
     first, *named, last = pip["pip"]
     assert (first, last) == ("--constraint constraints.txt", "--editable .[course,dev]")
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    assert {"jupyterlab", "torch", "numpy"} <= {each.partition("==")[0] for each in named} and set(named) <= set(pins)
+    assert {"jupyterlab", "torch", "numpy"} <= {each.partition("==")[0] for each in named} and set(
+        named
+    ) <= set(pins)
 
 
 # Docker and a dev container

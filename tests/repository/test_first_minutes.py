@@ -25,9 +25,12 @@ README, FAQ, CONTRIBUTING = (
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
+    "CHANGELOG.md",
     "site/index.md",
+    "site/api.md",
     "site/faq.md",
     "site/cheatsheet.md",
+    "site/results.md",
     "slurm/README.md",
 ]
 QUOTES = re.findall(r"^> (.+)$", FAQ, re.MULTILINE)
@@ -53,8 +56,8 @@ def test_no_link_is_dead(name):
             assert anchor in anchors(path.read_text(encoding="utf-8")), f"{name} leads to {target}"
 
 
-@pytest.mark.parametrize("path", [readme.README, readme.INDEX], ids=lambda path: path.name)
-def test_counts_hours_times_and_the_story_are_those_of_the_repository(path):
+@pytest.mark.parametrize("path", readme.PAGES, ids=lambda path: path.name)
+def test_counts_hours_times_tables_and_the_story_are_those_of_the_repository(path):
     text = path.read_text(encoding="utf-8")
     assert readme.filled(text, path) == text, "run `course readme --write`"
 
