@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from importlib.util import find_spec
+from statistics import fmean
 
 import pytest
 import torch
@@ -378,3 +379,11 @@ def test_the_faq_s_largest_batches_are_those_of_plan(device, words, capsys):
     assert main(["plan", "--device", device, "--batch", "1"]) == 0
     assert words.split()[0] == re.search(r"largest batch +(\d+)", capsys.readouterr().out)[1]
     assert words in FAQ
+
+
+def test_what_readme_says_of_peers_on_an_h200_is_recorded():
+    rows = json.loads((ROOT / "data/measurements/h200-peers.json").read_text(encoding="utf-8"))["rows"]
+    line = next(line for line in README.splitlines() if "on an H200" in line)
+    told = [float(number) for number in re.findall(r"\d+\.\d", line)]
+    measured = [round(fmean(row["ms"]), 1) for row in rows if row.get("ms") and row["batch"] == 16]
+    assert set(told) == set(measured), (told, measured)
