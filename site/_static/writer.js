@@ -202,7 +202,7 @@ const writer = (() => {
   const PAUSE = 70; // milliseconds between two tokens, so that one can follow
   const KNOBS = { temperature: [0.8, 0, 3, 0.1], "top k": [8, 1, 50, 1], "top p": [0.95, 0.05, 1, 0.05] };
   const LOOK = `
-    <form>
+    <form autocomplete="off">
       <label class="beginning"><span>beginning</span><textarea spellcheck="false"></textarea></label>
       ${Object.entries(KNOBS).map(([name, [value, min, max, step]]) => `<label><span>${name}</span>
         <input type="range" min="${min}" max="${max}" step="${step}" value="${value}"><output>${value}</output></label>`).join("")}
