@@ -115,14 +115,12 @@ def chapter_page(path: Path, places: dict[str, str]) -> nbformat.NotebookNode:
 
 def with_writer(cells: list) -> list:
     """The cells of a chapter; behind chapter 08's widget, of which a page shows a picture, a place where the model writes."""
-    at = next(
-        (n for n, cell in enumerate(cells, 1) if cell.source.startswith("figures.playground_widget(")), 0
-    )
-    return (
-        [*cells[:at], markdown(WRITER.format(beginning=escape(question())), "writer"), *cells[at:]]
-        if at
-        else cells
-    )
+    made = []
+    for cell in cells:
+        made.append(cell)
+        if cell.source.startswith("figures.playground_widget("):
+            made.append(markdown(WRITER.format(beginning=escape(question())), "writer"))
+    return made
 
 
 def question() -> str:
