@@ -2,6 +2,7 @@
 
 import os
 import re
+from html import escape
 from pathlib import Path
 
 import nbformat
@@ -24,6 +25,11 @@ PICTURE = re.compile(
     r'<picture>.*?srcset="([^"]+)".*?<img(?=[^>]*alt="([^"]+)")(?=[^>]*src="([^"]+)").*?</picture>', re.DOTALL
 )
 TASK = re.compile(r"(?<=\*\*)(\d\d[a-z]?-\d)(?=\*\*)|(?<=^\| )(\d\d[a-z]?-\d)(?= )", re.MULTILINE)
+WRITER = """\
+<section class="writer" aria-label="The widget" data-beginning="{beginning}" hidden>
+<p>On this page the widget works without a notebook. It can also go on: press Write, and follow the bars from token to token.</p>
+</section>
+<script src="../_static/writer.js" defer></script>"""
 START = """
 These are the tasks as they are handed out, to be read; the chapter is [chapter {number}](../notebooks/{chapter}.ipynb).
 To work on them, in the course's folder:
@@ -99,12 +105,30 @@ def chapter_page(path: Path, places: dict[str, str]) -> nbformat.NotebookNode:
         ]
         if shown:
             cell.metadata["mystnb"] = {"image": {"alt": "; ".join(each["alt"] for each in shown)}}
-    nb.cells = cells_to_read(nb.cells, relative(path))
+    nb.cells = cells_to_read(with_writer(nb.cells), relative(path))
     first = next(cell for cell in nb.cells if cell.source.startswith("# "))
     first.source = re.sub(
         r"\A#[^\n]*\n", lambda found: f"{found[0]}\n{buttons(path)}\n\n", first.source + "\n"
     )
     return nb
+
+
+def with_writer(cells: list) -> list:
+    """The cells of a chapter; behind chapter 08's widget, of which a page shows a picture, a place where the model writes."""
+    made = []
+    for cell in cells:
+        made.append(cell)
+        if cell.source.startswith("figures.playground_widget("):
+            made.append(markdown(WRITER.format(beginning=escape(question())), "writer"))
+    return made
+
+
+def question() -> str:
+    """What chapter 08's widget asks first: a story up to a number that must be computed."""
+    from nanogpt.labs.corpora.stories import stories  # here: a course without the package has a site, too
+
+    told = next(stories(200, seed=1))
+    return told.text[: told.answers[-1][0]].rstrip()
 
 
 def buttons(path: Path) -> str:

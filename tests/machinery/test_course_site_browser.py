@@ -15,6 +15,7 @@ LOOKED_AT = [
     "faq",
     "nanogpt/model",
 ]
+PICTURE = "div.cell:has(+ .writer) .cell_output img"  # of chapter 08's widget
 AXE = {"light": LOOKED_AT[:4], "dark": LOOKED_AT[:2]}
 needs_axe = pytest.mark.skipif(
     find_spec("axe_playwright_python") is None, reason="pip install -e '.[site]' brings axe-core"
@@ -88,17 +89,46 @@ def test_pages_to_look_at(base, window, theme, width):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nothing_stands_in_the_way_of_a_reader_with_a_keyboard_or_a_screen_reader(base, window, theme):
     """axe-core: contrast 4.5:1, alternative texts, headings in order, names of buttons, tables' heads, scrolling by key."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"], "preload": False}
-    # Preloading asks for the theme's own @import where it is not.
     found = []
     with opened(base, within=window) as page:
         for name in AXE[theme]:
             go(page, f"{base}{name}.html", theme)
-            for wrong in Axe().run(page, options=rules).response["violations"]:
-                found += [f"{name}: {wrong['help']}: {node['html'][:150]}" for node in wrong["nodes"][:5]]
+            found += [f"{name}: {wrong}" for wrong in wrong_for_a_reader(page)]
     assert not found, "\n".join(found)
+
+
+def wrong_for_a_reader(page, part: str | None = None) -> list[str]:
+    """What axe-core finds on a page, or in a part of it."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"], "preload": False}
+    # Preloading asks for the theme's own @import where it is not.
+    violations = Axe().run(page, context=part, options=rules).response["violations"]
+    return [f"{wrong['help']}: {node['html'][:150]}" for wrong in violations for node in wrong["nodes"][:5]]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index", "notebooks/08_sampling"])
+def test_the_first_model_writes_in_the_page_also_on_a_phone(base, window, name, theme):
+    with opened(base, 390, within=window) as page:
+        go(page, f"{base}{name}.html", theme)
+        writer, picture = page.locator(".writer"), page.locator(PICTURE)
+        assert writer.is_visible() and not picture.filter(visible=True).count()
+        writer.scroll_into_view_if_needed()
+        writer.get_by_role("button").click()
+        page.wait_for_function("document.querySelector('.written span')?.textContent.length > 30")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        shot(page, f"site-writer-{name}-{theme}")
+        if find_spec("axe_playwright_python"):
+            writer.get_by_role("button").click()  # Stop
+            assert not wrong_for_a_reader(page, ".writer")
+
+
+def test_without_javascript_a_picture_stands_in_the_widget_s_place(base, window):
+    without = window.browser.new_context(java_script_enabled=False)
+    with opened(base, within=without) as page:
+        page.goto(f"{base}notebooks/08_sampling.html")
+        assert page.locator(PICTURE).is_visible() and not page.locator(".writer").is_visible()
 
 
 def test_search_by_keyboard_finds_a_chapter(base, window):
