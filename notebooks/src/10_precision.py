@@ -178,7 +178,9 @@ def spacing(x: Tensor, form: Format) -> Tensor:
     At a power of two it is the distance to the larger neighbour. Below the smallest normal number, down to 0, it stays
     the same.
     """
-    size = x.detach().cpu().double().abs().clamp(min=form.tiny)  # below it, and at 0, the distance stays the same
+    size = (
+        x.detach().cpu().double().abs().clamp(min=form.tiny)
+    )  # below it, and at 0, the distance stays the same
     exponent = torch.frexp(size).exponent - 1  # size = 1.… × 2^exponent
     return torch.ldexp(torch.ones_like(size), exponent - form.mantissa)
 

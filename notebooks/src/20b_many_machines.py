@@ -352,7 +352,9 @@ def where_they_part(records: list[list[dict]]) -> list[dict | None] | None:
     None if all ranks have made the same. records: for each rank what flight_record returns.
     """
     made = [{each["number"]: each for each in record} for record in records]
-    first = max((min(of_rank) for of_rank in made if of_rank), default=0)  # a recorder forgets what is long ago
+    first = max(
+        (min(of_rank) for of_rank in made if of_rank), default=0
+    )  # a recorder forgets what is long ago
     for number in sorted(number for number in set().union(*made) if number >= first):
         theirs = [of_rank.get(number) for of_rank in made]
         if len({each and (each["kind"], str(each["sizes"])) for each in theirs}) > 1:
