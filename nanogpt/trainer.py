@@ -374,81 +374,6 @@ def asked_to_stop(run: Training) -> Iterator[Callable[[], str | None]]:
         yield reason
 
 
-def held_loss(run: Training) -> float:
-    """The mean loss on the held-out tokens, in nats per token. Several ranks take a part of the documents each."""
-    (shards, eot), precision = run.held, run.config.train.dtype
-    if run.ranks.size == 1:
-        return evaluate(run.model, shards, eot, precision=precision)
-    # this rank's documents, as far as something is predicted in them
-    parts = [my_documents(tokens, eot, run.ranks) for tokens in shards]
-    mine = [part for part in parts if len(part) > 1]
-    count = sum(len(tokens) - 1 for tokens in mine)
-    mean = evaluate(run.model, mine, eot, precision=precision) if count else 0.0
-    # the mean of all tokens
-    reports = gathered(run.ranks, (count, mean))
-    return sum(n * loss for n, loss in reports) / sum(n for n, _ in reports)
-
-
-def validate(run: Training) -> dict:
-    """The validation loss, and the floor where the data have one. Notes which step was the best."""
-    loss = hook(run.config, held_loss)(run)
-    if loss < run.best.get("val_loss", math.inf):
-        run.best = {"step": run.step, "val_loss": loss}
-    floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
-    return {"val_loss": loss if math.isfinite(loss) else None} | floor  # the floor is for `plot`
-
-
-def say(text: str, end: str = "\n") -> None:
-    """Print a line; on a terminal in the place of a step's line that does not stay."""
-    print(("\r\033[K" if sys.stdout.isatty() else "") + text, end=end, flush=True)
-
-
-def whole_model(run: Training) -> GPT | None:
-    """On rank 0 the model as one process has it, None elsewhere. All ranks call it."""
-    return run.model if run.ranks.rank == 0 else None
-
-
-def write_sample(run: Training) -> dict:
-    """Print a sample and write it to a file. It adds nothing to the step's line. All ranks call it."""
-    prompt, model = run.config.eval.prompt, hook(run.config, whole_model)(run)
-    if model is not None:
-        text = prompt + complete(model, run.tokenizer, prompt, 200)
-        say(f"--- step {run.step}: {text}")
-        with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
-            file.write(text.encode())
-    return {}
-
-
-def due_looks(run: Training) -> list[Callable]:
-    """The looks that are due after this step. At the last step all are due that are done at all."""
-    asked = run.config.eval
-    last = run.step >= run.config.train.max_steps
-    looks = [(asked.every, validate), (asked.sample_every, write_sample), *run.looks]
-    return [each for every, each in looks if due(every, run.step, last)]
-
-
-def tidy(run: Training) -> None:
-    """Remove old checkpoints, but for the newest ones and the best. Rank 0 does."""
-    if run.ranks.rank == 0:
-        prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
-
-
-def finish_step(run: Training, metrics) -> None:
-    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory."""
-    last = run.step >= run.config.train.max_steps
-    looks = [] if run.stopped and not last else due_looks(run)
-    often = due(run.config.run.checkpoint_every, run.step) and not run.bad
-    saves = run.stopped or last or looks or often
-    if saves:
-        with run.timed("checkpoints"):
-            save_checkpoint(run, metrics)
-    if looks:
-        with run.timed("evaluation"):
-            run.record |= look(run, looks)
-    if saves:
-        tidy(run)
-
-
 DISK_FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT")} - {None}
 
 
@@ -490,6 +415,11 @@ def note_start(run: Training, command: str) -> None:
     line |= {"python": platform.python_version(), "commit": commit, "command": command}
     with open(run.folder / "started.jsonl", "a", encoding="utf-8") as file:
         print(json.dumps(line), file=file)
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print a line; on a terminal in the place of a step's line that does not stay."""
+    print(("\r\033[K" if sys.stdout.isatty() else "") + text, end=end, flush=True)
 
 
 def open_writers(run: Training, metrics) -> list[Callable]:
@@ -554,6 +484,76 @@ def say_end(run: Training, command: str) -> None:
         say(f"stopped by {run.stopped} after step {run.step}; to go on: {command}")
     else:
         print_results(run)
+
+
+def held_loss(run: Training) -> float:
+    """The mean loss on the held-out tokens, in nats per token. Several ranks take a part of the documents each."""
+    (shards, eot), precision = run.held, run.config.train.dtype
+    if run.ranks.size == 1:
+        return evaluate(run.model, shards, eot, precision=precision)
+    # this rank's documents, as far as something is predicted in them
+    parts = [my_documents(tokens, eot, run.ranks) for tokens in shards]
+    mine = [part for part in parts if len(part) > 1]
+    count = sum(len(tokens) - 1 for tokens in mine)
+    mean = evaluate(run.model, mine, eot, precision=precision) if count else 0.0
+    # the mean of all tokens
+    reports = gathered(run.ranks, (count, mean))
+    return sum(n * loss for n, loss in reports) / sum(n for n, _ in reports)
+
+
+def validate(run: Training) -> dict:
+    """The validation loss, and the floor where the data have one. Notes which step was the best."""
+    loss = hook(run.config, held_loss)(run)
+    if loss < run.best.get("val_loss", math.inf):
+        run.best = {"step": run.step, "val_loss": loss}
+    floor = {key: value for key, value in load_manifest(run.config.data.dir).items() if key == "floor"}
+    return {"val_loss": loss if math.isfinite(loss) else None} | floor  # the floor is for `plot`
+
+
+def whole_model(run: Training) -> GPT | None:
+    """On rank 0 the model as one process has it, None elsewhere. All ranks call it."""
+    return run.model if run.ranks.rank == 0 else None
+
+
+def write_sample(run: Training) -> dict:
+    """Print a sample and write it to a file. It adds nothing to the step's line. All ranks call it."""
+    prompt, model = run.config.eval.prompt, hook(run.config, whole_model)(run)
+    if model is not None:
+        text = prompt + complete(model, run.tokenizer, prompt, 200)
+        say(f"--- step {run.step}: {text}")
+        with atomically(run.folder / f"samples/step_{run.step:06d}.txt") as file:
+            file.write(text.encode())
+    return {}
+
+
+def due_looks(run: Training) -> list[Callable]:
+    """The looks that are due after this step. At the last step all are due that are done at all."""
+    asked = run.config.eval
+    last = run.step >= run.config.train.max_steps
+    looks = [(asked.every, validate), (asked.sample_every, write_sample), *run.looks]
+    return [each for every, each in looks if due(every, run.step, last)]
+
+
+def tidy(run: Training) -> None:
+    """Remove old checkpoints, but for the newest ones and the best. Rank 0 does."""
+    if run.ranks.rank == 0:
+        prune(run.folder, run.config.run.keep, run.step, {run.best.get("step")})
+
+
+def finish_step(run: Training, metrics) -> None:
+    """Do everything that is due after a step. The checkpoint comes first: a look may run out of memory."""
+    last = run.step >= run.config.train.max_steps
+    looks = [] if run.stopped and not last else due_looks(run)
+    often = due(run.config.run.checkpoint_every, run.step) and not run.bad
+    saves = run.stopped or last or looks or often
+    if saves:
+        with run.timed("checkpoints"):
+            save_checkpoint(run, metrics)
+    if looks:
+        with run.timed("evaluation"):
+            run.record |= look(run, looks)
+    if saves:
+        tidy(run)
 
 
 def fit(run: Training, command: str = "the same call") -> Training:

@@ -158,7 +158,9 @@ if nothing is None:
     print("no line yet; you can also go on without it")
 else:
     print(f"your line: {nothing:.2f}; the first loss of your model: {losses[0]:.2f}")
-    assert abs(nothing - losses[0]) < 0.5, "they should be close: is it minus the logarithm of 1/V?"
+    assert math.isclose(nothing, losses[0], abs_tol=0.5), (
+        "they should be close: is it minus the logarithm of 1/V?"
+    )
 
 # %% [markdown]
 r"""

@@ -10,8 +10,7 @@ go wrong. A cut at the wrong place changes the ids. A different vocabulary reads
 half a file behind. None of these raises an error when it happens. In the first two cases a model would simply train on the result. We shall cause each mistake here, look at it,
 and remove it.
 
-Chapter 16b applies the result to text of any size, on all cores and on several machines. Chapter 16c asks another question: which text is
-worth training on?
+The chapter ends at "Your predictions", after half of its cells. The other half is an appendix with readers for other kinds of files, which the optional sittings 16b and 16c use. Run it, and read it when you need it.
 """
 
 # %%
@@ -45,7 +44,7 @@ from nanogpt.tokenizer import GPT2_PATTERN, BPETokenizer
 # %% [markdown]
 r"""
 All sizes are set here. `PIECE` is the size of a piece in the first experiment, `CHUNK` in the later ones. (Chapter 16b's command takes
-pieces of 4 to 64 megabytes.) `KILLS` says how often we shall kill a run, and `BLOCK` is used in the appendix only.
+pieces of 4 to 64 megabytes.) `KILLS` says how often we shall kill a run. `BLOCK` belongs to the appendix.
 """
 
 # %%
@@ -101,7 +100,7 @@ assert tokenizer.decode(shard[1:].tolist()) == text, "decoding the shard gives a
 
 # %% [markdown]
 r"""
-That is all there is to it, as long as the text fits into memory. A crawl of the web does not.
+The shard begins with id 399, which is `<|endoftext|>`, and then spells "It was a fogg": the first story. That is all there is to it, as long as the text fits into memory. A crawl of the web does not.
 
 ## A piece at a time
 
@@ -127,8 +126,8 @@ for a, b in harmed[:2]:
 
 # %% [markdown]
 r"""
-About every second cut changes the ids, because it falls into the middle of a word or between a space and its word. The last lines show two examples, with a bar between tokens. The text is still the same, letter by letter. But
-the model sees tokens at these places that it would see nowhere else. The damage is small with long pieces. Still, the ids should depend
+More than every second cut changes the ids, 244 of 444, because it falls into the middle of a word or between a space and its word. The last lines show two examples, with a bar between tokens. The text is still the same, letter by letter. But
+the model sees tokens at these places that it would see nowhere else: `cou|nt|e|d` in place of ` counted`. The damage is small with long pieces. Still, the ids should depend
 on the text, and not on the size of a buffer.
 
 ## Where a text may be cut
@@ -157,7 +156,7 @@ answer("16.2", len(good))
 
 # %% [markdown]
 r"""
-This result depends on our vocabulary, which never learned to merge `1` and `2`. We want places that are safe in *every* vocabulary. Remember how
+25 of the 37 places are harmless, but this result depends on our vocabulary, which never learned to merge `1` and `2`. We want places that are safe in *every* vocabulary. Remember how
 GPT-2's tokenizer works: first a pattern splits the text into words, and then merges happen inside each word. So a cut between two words of the
 pattern is safe, if neither half is split differently when the other half is missing.
 
@@ -330,7 +329,7 @@ print("fingerprints", tokenizer.fingerprint[:8], "and", other.fingerprint[:8])
 
 # %% [markdown]
 r"""
-Every id is valid, so nothing fails. A model would train on this, and its loss would fall. Only its samples would look odd, hours later.
+The colleague's tokenizer reads "It was a foggy day at" as "It xis . ,oggyruof arailop". Every id is valid, so nothing fails. A model would train on this, and its loss would fall. Only its samples would look odd, hours later.
 
 The remedy is to write down which vocabulary made the ids. Chapter 01 gave each tokenizer a *fingerprint*, a hash of all its tokens, and chapter 03 wrote it to the
 `manifest.json` beside the shards. From now on `open_shards` compares it. While we are at it, we close a second hole. The ids of a large text take hours to make and stay on disks for
@@ -396,7 +395,7 @@ grown("open_shards")
 
 # %% [markdown]
 r"""
-Reading all bytes takes time, but only once, when a run begins.
+Both mistakes are refused in one sentence that says what to do. Reading all bytes takes time, but only once, when a run begins.
 
 ## A file is complete, or it does not exist
 
@@ -497,54 +496,9 @@ assert not damaged, f"{damaged[0]} is not the file of a run that was never stopp
 
 # %% [markdown]
 r"""
-A file that is written in place is damaged if the kill falls into its writing, and a kill may miss: we cannot aim it. With `write_shard`, however often the run is killed, the files that exist are complete, and the finished folder is the same to the byte. (A kill stands for a lost process. A lost power supply is what the flush is for, and we have not tried that.) Chapter 16b builds its command on this rule. It adds pieces
+A file that is written in place is damaged if the kill falls into its writing, and a kill may miss: we cannot aim it. We have repeated the cell twelve times on a busy machine. The eight kills left 2 to 6 damaged files each time when files were written in place, and never one with `write_shard`. However often a run is killed, the files that exist are complete, and the finished folder is the same to the byte. (A kill stands for a lost process. A lost power supply is what the flush is for, and we have not tried that.) Chapter 16b builds its command on this rule. It adds pieces
 of many files, a manifest for each piece, and several processes.
 """
-
-# %% [markdown]
-r"""
-Two programs that write into one folder would destroy each other's files. `alone_in` keeps the second one out: the operating system gives a lock to one process, and takes it back when that
-process ends, however that happens. Nothing is left behind that somebody would have to delete by hand. We ask for the same folder twice:
-"""
-
-
-# %%
-#| export files
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
-
-@contextmanager
-def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
-    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
-    if out.is_file():
-        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "ab") as file:
-        try:
-            if os.name == "nt":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-
-
-# %%
-try:
-    with alone_in(Path("../data/built/alone")), alone_in(Path("../data/built/alone")):
-        print("two programs would write into it")
-except ValueError as error:
-    print(error)
 
 # %% [markdown]
 r"""
@@ -656,6 +610,56 @@ def prepare_text(
         return save_manifest(folder, made_of | {"splits": splits})
 
 
+# %% [markdown]
+r"""
+One thing is still missing. `prepare_text` calls `alone_in`: if two programs wrote into one folder at the same time, each would delete what the other has made. `alone_in` keeps the second one out: the operating system gives a lock to one process, and takes it back when that
+process ends, however that happens. Nothing is left behind that somebody would have to delete by hand. (`shared` is for chapter 16b, where several programs share the work on purpose.) We ask for the same folder twice:
+"""
+
+
+# %%
+#| export files
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def alone_in(out: Path, who="prepare", other="choose another --out", shared=False) -> Iterator[None]:
+    """The folder, made if absent, is this process's alone while the block lasts, or shared by those who say so."""
+    if out.is_file():
+        raise ValueError(f"{out} is a file, and {who} writes a folder; {other}")
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "ab") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ValueError(f"another {who} writes into {out}; wait, or {other}") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+# %%
+try:
+    with alone_in(Path("../data/built/alone")), alone_in(Path("../data/built/alone")):
+        print("two programs would write into it")
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+r"""
+The second call is refused. Now the complete function: one text file, and a folder with shards, a tokenizer and a manifest.
+"""
+
 # %%
 written = prepare_text(path, folder / "prepared", VOCAB)
 for split, said in written["splits"].items():
@@ -667,6 +671,8 @@ print(document.splitlines()[0])
 
 # %% [markdown]
 r"""
+Of the 1,000 stories 894 went to training and 106 to validation: each story's hash decided with a probability of 0.1. The last line is the beginning of the first validation story, decoded with the tokenizer that was saved beside the shards.
+
 ## Bytes per token
 
 Before a run of several days begins, one simple number can reveal a wrong tokenizer: how many bytes of text does a token stand for? `bytes_per_token` computes it, and warns if nearly every byte is a token.
@@ -706,7 +712,7 @@ answer("16.4", 2 / ratio)
 
 # %% [markdown]
 r"""
-The warning for Greek is not caused by a mistake. A vocabulary that was learned from English stories has no merges for Greek, and each Greek letter has two bytes. The number
+With its merges our small vocabulary has 2.35 bytes per token; without them each byte is a token, and each byte of text becomes two bytes of ids. The warning for Greek is not caused by a mistake. A vocabulary that was learned from English stories has no merges for Greek, and each Greek letter has two bytes. The number
 cannot tell the two causes apart, but it tells you to look. Here is a published case in which nobody looked:
 """
 
@@ -739,7 +745,7 @@ predictions("16")
 r"""
 ## Appendix: other kinds of files, GPT-2's files, stricter shards
 
-The cells from here to the checkpoint are exported and need not be read now. They contain no new idea, but the next chapter's command needs
+The cells from here to the checkpoint are exported and need not be read now. They contain no new idea, but the command of the optional sitting 16b needs
 them: readers for JSONL, CSV and parquet, GPT-2's two vocabulary files, and checks of damaged manifests.
 
 *Kinds of files.* JSONL is cut at a line's end. A text whose paragraphs are documents (as llm.c takes TinyShakespeare) is cut after blank lines. In CSV

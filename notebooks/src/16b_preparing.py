@@ -5,9 +5,9 @@ r"""
 Chapter 02's stories are tokenized in seconds. A crawl of the web takes hours on all cores, or days on one core. In that time the disk
 can fill up, the battery can run empty, and a cluster can take its machine back. Chapter 16 cut one text file at safe places and wrote a shard for each piece. This chapter turns
 text of any kind and size into the shards of chapter 03, in constant memory, on all cores or on many machines. Whatever stops a run, the same
-command continues it, and the finished shards are the same to the byte.
+command continues it, and the finished shards are the same to the byte. We shall kill it before each single change that it makes to the disk, and look.
 
-The first code cell has the imports and all sizes of this chapter.
+We build it in three steps: one chunk of the text, all chunks merged, and a loop of ten lines that does both and can be killed. The command with its processes, locks and options comes at the end, as an appendix. The first code cell has the imports and all sizes of this chapter.
 """
 
 # %%
@@ -21,6 +21,7 @@ import time
 import warnings
 from itertools import pairwise
 
+from course import kills
 from course.figures import preparing as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.labs.corpora.stories import stories
@@ -35,7 +36,9 @@ KILLS, PARTS = 6, 3
 
 # %% [markdown]
 r"""
-Is resuming worth the trouble? *Predict.* A job takes 12 hours. The machine is taken away every 4 hours on average, at
+## Is it worth the trouble?
+
+*Predict.* A job takes 12 hours. The machine is taken away every 4 hours on average, at
 random, and each time the job begins again from the start. After how many hours of work is it done, on average?
 """
 
@@ -70,13 +73,13 @@ show(figures.beginning_again(jobs, means, TAKEN_AFTER), alt=alt)
 
 # %% [markdown]
 r"""
-The expectation is τ(exp(T/τ) − 1), for T hours of work and τ hours between two interruptions on average: 76.3 hours for 12 and 4. A job that continues where it was stopped needs T hours, and a little more.
+75 hours for a job of 12. The expectation is τ(exp(T/τ) − 1), for T hours of work and τ hours between two interruptions on average: 76.3 hours for 12 and 4. It grows exponentially with the length of the job. A job that continues where it was stopped needs T hours, and a little more.
 
 One idea is enough for everything that we promised. The text is cut into *chunks*, always at the same places. Each chunk is encoded by
 itself into a small data set of its own, which is either complete or absent. Cores and machines share the chunks among them. A run that follows
 an interrupted one makes only the chunks that are absent. At the end all chunks are joined in order.
 
-The next two cells are the imports of the two modules that this chapter exports. The third makes the chapter's text, four thousand stories in a JSONL file with one story in each line, trains a small tokenizer, and cuts the file into chunks with chapter 16's
+(The next two cells are the imports of the two modules that this chapter exports.) The third cell makes the chapter's text, four thousand stories in a JSONL file with one story in each line, trains a small tokenizer, and cuts the file into chunks with chapter 16's
 `cut_files`.
 """
 
@@ -174,19 +177,55 @@ for split, ids, n, size in list(encode(chunks[0]))[:3]:
 
 # %% [markdown]
 r"""
-The generator yields small portions: the ids of one split in one block, with the number of documents and of bytes of text. It never holds more than a block in memory. The counts
+The generator yields small portions: the ids of one split in one block, with the number of documents and of bytes of text. The first block has 23 stories: 18 go to train, 1 to val and 4 to test. The generator never holds more than a block in memory. The counts
 go into the manifest, and at the end they give the bytes per token of chapter 16. Note that the split does not depend on the chunk. A document that moves to another chunk, because text was added
 before it, still goes to the same split.
 
 ## A chunk is complete, or absent
 
-A chunk becomes a folder in the form of chapter 03. It has a shard for each split, and a manifest with the hashes of the shards and of the
-text. It is made under another name and renamed when it is complete, as in chapter 16. A later run can verify a chunk that it finds: it hashes the text and
+A chunk becomes a folder in the form of chapter 03, with a shard for each split. `write_splits` writes them, block by block. The length of the text is not known before the end, so it leaves room for the header and writes the header last.
+"""
+
+
+# %%
+#| export labs.corpora.chunks
+def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
+    """A shard for each split, which grows block by block; what a manifest says of them."""
+    splits = {}
+    for split, ids, documents, size in encoded:
+        held = splits.setdefault(split, Counter())
+        with open(folder / f"{split}.bin", "ab") as file:
+            if not held:  # the first portion: leave room for the header
+                file.write(bytes(HEADER_BYTES))
+            file.write(ids.tobytes())
+        held.update(documents=documents, bytes=size, tokens=len(ids))
+    for split, held in splits.items():
+        path = folder / f"{split}.bin"
+        with open(path, "r+b") as file:
+            file.write(shard_header(held["tokens"]))
+        splits[split] = {**held, "shards": [shard_entry(path, held["tokens"])]}
+    return splits
+
+
+def shard_entry(path: Path, tokens: int) -> dict:
+    return {"file": path.name, "tokens": tokens, "sha256": file_sha256(path)}
+
+
+# %%
+tried = folder / "tried"
+shutil.rmtree(tried, ignore_errors=True)  # of an earlier run of this cell
+tried.mkdir()
+for split, said in write_splits(tried, encode(chunks[0])).items():
+    print(f"{split}.bin has {said['tokens']:,} tokens of {said['documents']} documents")
+
+# %% [markdown]
+r"""
+If this is interrupted, files without a header are left. So the folder is made under another name and renamed when it is complete, as in chapter 16, and it gets a manifest with the hashes of the shards and of the
+text. A later run can verify a chunk that it finds: it hashes the text and
 the shards again, which is far cheaper than encoding (both are timed below). A damaged chunk is made again. A chunk that was made of other text, or with
 other options, is refused.
 
-The next three cells are this idea in code. The first has small helpers: `refuse_another` and `refuse_change` raise an error if a chunk was made with other options or from other text. (`shards_in` is used when chunks are merged.) The second is `make_chunk`. It looks for the chunk and checks it. If the chunk is absent or
-damaged, it makes a new one in a folder with another name, and renames the folder. The third is `write_splits`, which writes one file for each split, block by block. The length of the text is not known before the end, so it leaves room for the header and writes the header last.
+`make_chunk` does all this: it looks for the chunk and checks it, and if the chunk is absent or damaged, it makes a new one. Before it come small helpers: `refuse_another` and `refuse_change` raise an error if a chunk was made with other options or from other text, and `shards_in` lists the shards of a folder.
 """
 
 
@@ -243,30 +282,6 @@ def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable,
         shutil.rmtree(aside, ignore_errors=True)
 
 
-# %%
-#| export labs.corpora.chunks
-def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
-    """A shard for each split, which grows block by block; what a manifest says of them."""
-    splits = {}
-    for split, ids, documents, size in encoded:
-        held = splits.setdefault(split, Counter())
-        with open(folder / f"{split}.bin", "ab") as file:
-            if not held:  # the first portion: leave room for the header
-                file.write(bytes(HEADER_BYTES))
-            file.write(ids.tobytes())
-        held.update(documents=documents, bytes=size, tokens=len(ids))
-    for split, held in splits.items():
-        path = folder / f"{split}.bin"
-        with open(path, "r+b") as file:
-            file.write(shard_header(held["tokens"]))
-        splits[split] = {**held, "shards": [shard_entry(path, held["tokens"])]}
-    return splits
-
-
-def shard_entry(path: Path, tokens: int) -> dict:
-    return {"file": path.name, "tokens": tokens, "sha256": file_sha256(path)}
-
-
 # %% [markdown]
 r"""
 *Check.* The next cell asks for the same chunk four times. The first time it is interrupted, and the second time the chunk is made. Then we damage the chunk and ask a third time. The fourth time we ask with another option.
@@ -308,7 +323,7 @@ then two runs with different options would destroy each other's work for ever.
 
 ## Merging
 
-To merge, we take a split's tokens from all chunks in order and cut them into shards of equal size. A chunk's file is deleted as soon
+The chunks are small data sets, and the training wants large shards. To merge, we take a split's tokens from all chunks in order and cut them into shards of equal size. A chunk's file is deleted as soon
 as all its tokens are in a shard on the disk, so the merge needs little extra room. An interrupted merge can be
 continued, because a shard that has its name is complete.
 
@@ -376,16 +391,168 @@ assert np.array_equal(before, after), "the shards are not the chunks in order"
 
 # %% [markdown]
 r"""
-The shards together contain exactly the tokens of the chunks, in the same order. Where one shard ends and the next begins is decided by the number of tokens alone, so a shard
+The three chunks had 49,422 tokens for training, and the shards hold exactly these, 31,117 and 18,305, in the same order. Where one shard ends and the next begins is decided by the number of tokens alone, so a shard
 may end in the middle of a document. Chapter 03's streams allow this, because they read all shards of a split as one long text.
+"""
+
+# %% [markdown]
+r"""
+## A run that is killed
+
+Now all parts are there, and a few lines connect them. `work` makes those chunks that are absent, one after the other, and merges them. If there is a manifest, all is done, and it only compares every byte with it. (With a part, as "2/3", it makes only every third chunk, and does not merge: that is for a later section.)
+"""
+
+
+# %%
+def work(out: str, part: str = "1/1") -> None:
+    """The chapter's text into a folder, in this process: the command without its options."""
+    place = folder / out
+    first, step = map(int, part.split("/"))
+    if (place / "manifest.json").exists():
+        manifest = load_manifest(place)
+        for spans, sha256 in zip(chunks, manifest["source_sha256"]):
+            refuse_change(place, spans, sha256)
+        return check_shards(place, manifest)
+    merging = place.exists() and bool(shards_in(place))  # then some of the chunks' files are gone already
+    made = []
+    for n in range(first - 1, len(chunks), step):
+        where = place / CHUNKS / f"{n:06}"
+        made.append((where, make_chunk(where, chunks[n], made_of, encode, merging)))
+    if step == 1:
+        merge_chunks(place, made_of | dict(shard_tokens=SHARD), made)
+
+
+# %% [markdown]
+r"""
+*Check.* A run that is killed at any moment and started again, however often, must leave the same bytes as a run that was never
+stopped. We use `kill -9` from outside, at random moments, because after an exception Python would still tidy up.
+
+*Predict.* How many finished chunks does a kill destroy? And when everything is finished, how much faster does the command find this out than it
+made the shards?
+"""
+
+
+# %%
+predict("16b.2", "chunks lost at a kill, of those that were done", guess=None)
+predict("16b.3", "how much sooner is it known that all is done", guess=None, unit="×")
+
+# %% [markdown]
+r"""
+Two short functions for this experiment: `names_in` lists the finished chunks, and `assert_same` compares every file with that of the run that was never stopped.
+"""
+
+
+# %%
+def names_in(out: str, below: str = CHUNKS) -> set[str]:
+    return {path.name for path in (folder / out / below).glob("[0-9a-z]*")}
+
+
+def assert_same(out: str) -> None:
+    for name in (names := names_in("straight", ".")) | names_in(out, "."):
+        same = (folder / out / name).read_bytes() == (folder / "straight" / name).read_bytes()
+        assert same, f"{name} is not that of a run that was never stopped"
+    print(f"{out}: all {len(names)} files are the same to the byte")
+
+
+# %% [markdown]
+r"""
+First we call `work` twice without a kill, and take the time of both calls. The second call finds that all is done.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+start = time.perf_counter()
+work("straight")
+seconds = time.perf_counter() - start
+print(f"never stopped: {seconds:.2f} s, {path.stat().st_size / 1e6 / seconds:.1f} MB/s in one process")
+start = time.perf_counter()
+work("straight")
+known = time.perf_counter() - start
+print(f"to find that all is done: {known:.3f} s")
+answer("16b.3", seconds / known)
+
+# %% [markdown]
+r"""
+Now a child process does the same work in another folder, and we kill it up to six times. After each kill we note which chunks are finished. At the end it runs without a kill.
+"""
+
+# %% tags=["nbval-ignore-output"]
+done = [set()]
+for _ in range(KILLS if hasattr(os, "fork") else 0):  # Windows has none; the tests start processes there
+    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
+        (child := get_context("fork").Process(target=work, args=("killed",))).start()
+    time.sleep(dice.uniform(0.05, 0.25) * seconds)
+    child.kill()
+    child.join()
+    if (folder / "killed/manifest.json").exists():
+        break
+    done.append(names_in("killed"))
+work("killed")
+assert_same("killed")
+answer("16b.2", sum(len(before - after) for before, after in pairwise(done)))
+alt = "Complete chunks, from kill to kill: each run adds some, and none is lost"
+show(figures.kills([len(names) for names in done], len(chunks)), alt=alt)
+
+# %% [markdown]
+r"""
+The curve never falls: no kill destroys a finished chunk. A kill costs only the work on the chunks that were not finished, one for each process. So smaller chunks lose less. But each chunk also costs a little time of its own,
+for opening files, hashing and renaming, so there is a best size, and exploration 2 asks for it. Checking a finished folder took a fiftieth of the time of making it, or less, because hashing is much faster than encoding. So it is safe to
+put the command into a script that runs every night.
+
+But all these kills met the encoding. The delicate part is the merge: it deletes the chunks' files while it writes the shards. A random moment rarely falls into it. So we aim, as in chapter 17b: Python announces each change of the disk before it happens, and `kills.before_change` ends a child just before the change of a given number. We make all chunks once. Then the first child dies before the first
+change of the merge, the second before the second change, and so on, until one lives to the end. Each time a last call repairs what is left.
+"""
+
+# %%
+if kills.POSSIBLE:
+    for part in ("1/2", "2/2"):  # all chunks, and no merge
+        work("chunks alone", part)
+moment, dead = 0, kills.POSSIBLE
+while dead:
+    moment += 1
+    shutil.rmtree(folder / "merged", ignore_errors=True)
+    shutil.copytree(folder / "chunks alone", folder / "merged")
+    dead = kills.before_change(moment, lambda: work("merged"), folder / "merged")
+    work("merged")
+    for name in names_in("straight", "."):
+        same = (folder / "merged" / name).read_bytes() == (folder / "straight" / name).read_bytes()
+        assert same, f"killed before change {moment} of the merge, {name} is another file"
+print(f"killed before each of {max(moment - 1, 0)} changes of the merge: always the same files")
+
+# %% [markdown]
+r"""
+The merge opens and renames nine shards and the manifest, which makes 20 changes. Whichever of them a kill prevents, the next call finds out what is there and finishes the rest. It can do so because of the order in `merge_split`: a chunk's file is deleted only when the shards with its tokens have their names.
+
+## Parts for many machines
+
+It does not matter which process makes a chunk, or when. So we can divide the work: *part* p of n is every n-th chunk, from the p-th on. Sixteen machines
+with a common file system, or sixteen tasks of a Slurm array, take one part each. A part that failed is started again alone. Finally
+the command without a part makes the chunks that are still absent, and merges.
+"""
+
+# %%
+assert PARTS >= 1, "PARTS: 1 or more"
+shutil.rmtree(folder / "parts", ignore_errors=True)
+for p in random.Random(PARTS).sample(range(1, PARTS + 1), PARTS):  # in any order
+    work("parts", f"{p}/{PARTS}")
+    print(f"after part {p}/{PARTS}: {len(names_in('parts'))} of {len(chunks)} chunks")
+shutil.rmtree(folder / "parts" / CHUNKS / min(names_in("parts")))  # as if its machine had died
+work("parts")
+assert_same("parts")
+
+# %% [markdown]
+r"""
+The parts ran in any order, and one chunk was deleted as if its machine had died. The merged files are still the same to the byte. This law makes the chapter simple to test: there is only one right result, whichever way it was
+made.
 """
 
 # %% [markdown]
 r"""
 ## Appendix: the command, on all cores
 
-The command needs the following cells, but they say nothing new about language models: locks, processes, signals, a command line. If you are not
-curious, skip to "A run that is killed".
+`prepare` does what `work` does, and five things more: it takes any source and tokenizer, keeps a second run out of its folder, uses all cores, checks its options, and repairs a finished folder in which a shard is damaged. None of this is a new idea about language models. If you are not curious, run the cells and go on with your predictions.
+
+What do the cores bring? On two cores of a server CPU, `prepare` encodes 256 MB of JSONL at 37 MB/s, 1.2 times the rate of two threads of plain tiktoken (`tests/bench/bench_prepare.py`). For a text of some megabytes more processes do not help: to start them takes seconds.
 
 *A folder that is in use, or finished.* Two runs that merge in one folder would delete each other's chunks. Chapter 16's `alone_in` gives the folder to one of them, or shares it among any number of parts.
 A run that finds a finished folder checks it again, because a shard may have been damaged or deleted, or the text may have changed.
@@ -713,111 +880,22 @@ with contextlib.chdir(folder):
 
 # %% [markdown]
 r"""
-## A run that is killed
+One document in a hundred goes to val and one to test, as the options say by default. The same text has 732,506 tokens for training with the merges and 1,724,921 without: the warning of chapter 16 says so.
 
-*Check.* A run that is killed at any moment and started again, however often, must leave the same bytes as a run that was never
-stopped. We use `kill -9` from outside, at random moments, because after an exception Python would still tidy up. `prepare` is the function behind the command, from the appendix.
-
-*Predict.* How many finished chunks does a kill destroy? And when everything is finished, how much faster does the command find this out than it
-made the shards?
-"""
-
-
-# %%
-predict("16b.2", "chunks lost at a kill, of those that were done", guess=None)
-predict("16b.3", "how much sooner is it known that all is done", guess=None, unit="×")
-
-# %% [markdown]
-r"""
-Three short functions for this experiment: `work` prepares the chapter's text in a given folder, `names_in` lists the finished chunks, and `assert_same` compares every file with that of the run that was never stopped.
-"""
-
-
-# %%
-def work(out: str, part: str | None = None) -> None:
-    """The chapter's text into a folder, in this process."""
-    how = dict(val=VAL, test=TEST, workers=1, shard_tokens=SHARD, part=part, chunk=CHUNK, block=BLOCK)
-    prepare(path, folder / out, folder / "tokenizer.json", **how)
-
-
-def names_in(out: str, below: str = CHUNKS) -> set[str]:
-    return {path.name for path in (folder / out / below).glob("[0-9a-z]*")}
-
-
-def assert_same(out: str) -> None:
-    for name in (names := names_in("straight", ".")) | names_in(out, "."):
-        same = (folder / out / name).read_bytes() == (folder / "straight" / name).read_bytes()
-        assert same, f"{name} is not that of a run that was never stopped"
-    print(f"{out}: all {len(names)} files are the same to the byte")
-
-
-# %% [markdown]
-r"""
-First we run the command twice without a kill, and take the time of both calls. The second call finds that all is done.
-"""
-
-
-# %% tags=["nbval-ignore-output"]
-start = time.perf_counter()
-work("straight")
-seconds = time.perf_counter() - start
-print(f"never stopped: {seconds:.2f} s, {path.stat().st_size / 1e6 / seconds:.1f} MB/s in one process")
-start = time.perf_counter()
-work("straight")
-known = time.perf_counter() - start
-print(f"to find that all is done: {known:.3f} s")
-answer("16b.3", seconds / known)
-
-# %% [markdown]
-r"""
-Now a child process does the same work in another folder, and we kill it up to six times. After each kill we note which chunks are finished. At the end the command runs without a kill.
-"""
-
-# %% tags=["nbval-ignore-output"]
-done = [set()]
-for _ in range(KILLS if hasattr(os, "fork") else 0):  # Windows has none; the tests start processes there
-    with warnings.catch_warnings(action="ignore"):  # to fork is unwise beside threads; this child dies anyway
-        (child := get_context("fork").Process(target=work, args=("killed",))).start()
-    time.sleep(dice.uniform(0.05, 0.25) * seconds)
-    child.kill()
-    child.join()
-    if (folder / "killed/manifest.json").exists():
-        break
-    done.append(names_in("killed"))
-work("killed")
-assert_same("killed")
-answer("16b.2", sum(len(before - after) for before, after in pairwise(done)))
-alt = "Complete chunks, from kill to kill: each run adds some, and none is lost"
-show(figures.kills([len(names) for names in done], len(chunks)), alt=alt)
-
-# %% [markdown]
-r"""
-The curve never falls: no kill destroys a finished chunk. A kill costs only the work on the chunks that were not finished, one for each process. So smaller chunks lose less. But each chunk also costs a little time of its own,
-for opening files, hashing and renaming, so there is a best size, and exploration 2 asks for it. Checking a finished folder is much faster than making it, because hashing is much faster than encoding. So it is safe to
-put the command into a script that runs every night.
-
-## Parts for many machines
-
-It does not matter which process makes a chunk, or when. So we can divide the work: *part* p of n is every n-th chunk, from the p-th on. Sixteen machines
-with a common file system, or sixteen tasks of a Slurm array, take one part each. A part that failed is started again alone. Finally
-the command without a part makes the chunks that are still absent, and merges.
+*Check.* `prepare` must write the bytes that the simple `work` has written.
 """
 
 # %%
-assert PARTS >= 1, "PARTS: 1 or more"
-shutil.rmtree(folder / "parts", ignore_errors=True)
-for p in random.Random(PARTS).sample(range(1, PARTS + 1), PARTS):  # in any order
-    work("parts", f"{p}/{PARTS}")
-    print(f"after part {p}/{PARTS}: {len(names_in('parts'))} of {len(chunks)} chunks")
-shutil.rmtree(folder / "parts" / CHUNKS / min(names_in("parts")))  # as if its machine had died
-work("parts")
-assert_same("parts")
+how = dict(val=VAL, test=TEST, workers=1, shard_tokens=SHARD, chunk=CHUNK, block=BLOCK)
+prepare(path, folder / "prepared", folder / "tokenizer.json", **how)
+names = names_in("straight", ".") - {"manifest.json"}  # which also says how it was made
+for name in sorted(names):
+    same = (folder / "prepared" / name).read_bytes() == (folder / "straight" / name).read_bytes()
+    assert same, f"{name} is another file than that of `work`"
+print(f"{len(names)} shards, the same to the byte")
 
 # %% [markdown]
 r"""
-The parts ran in any order, and one chunk was deleted as if its machine had died. The merged files are still the same to the byte. This law makes the chapter simple to test: there is only one right result, whichever way it was
-made.
-
 ## Your predictions, and the checkpoint
 """
 

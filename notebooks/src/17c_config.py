@@ -11,7 +11,7 @@ key=value ───┼─> keys and values ──> six sections ─────�
 --depth 4 ───┘   known? once?        type? possible?        divisible?             └─> a run (17d to 17f)
 ```
 
-A file can contain mistakes, though, and most programs do not notice them. So half of this sitting is about reading a file in such a way that no mistake gets through. The other half asks what a run will take, before it starts.
+A file can contain mistakes, though, and most programs do not notice them. So the first half of this sitting is about reading a file in such a way that no wrong key and no wrong value gets through; ten mistakes that people make will each get one line. The second half, from "One dial" on, asks what a run will take, before it starts. It is a good evening of its own.
 """
 
 # %%
@@ -21,13 +21,12 @@ A file can contain mistakes, though, and most programs do not notice them. So ha
 #| doc labs.plan.depth: Everything about a model from the number of its layers.
 #| doc labs.plan.dryrun: What a run would take: parameters, memory, epochs, time.
 #| doc build: What a run is made of, from a configuration: data, tokenizer, batches, model, optimizer.
+import tempfile
+
 import yaml
 
 from course.figures import config as figures
 from course.notebook import answer, as_module, checkpoint, predict, predictions, show
-
-# %%
-DEPTHS, BATCHES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # a dry run's: layers, rows of a micro-batch
 
 # %% [markdown]
 r"""
@@ -85,17 +84,17 @@ r"""
 Only one. The second line of the output looks right at a glance, but the first line shows two mistakes. The rate has quotes: `6e-4` was read as a text. And the weight decay is 0.1, because `weight_decy` is a typing error. The program never asks for a key of that
 name, so it takes its default.
 
-An optimizer would refuse a text as its rate. But nothing ever complains about the wrong weight decay. A run of three days with the wrong weight decay looks like any other run.
+An optimizer would refuse a text as its rate. But nothing ever complains about the wrong weight decay. A run of three days with a decay of 0.1 in place of 0.3 looks like any other run.
 
 These are mistakes of two kinds. The text was misread, and a key was wrong. We repair the reader first.
 
-## Four texts that YAML misreads
+## Six texts that YAML misreads
 
-PyYAML follows version 1.1 of the format, from 2005, which has some surprises. The next cell reads four texts with it.
+PyYAML follows version 1.1 of the format, from 2005, which has some surprises. The next cell reads six texts with it.
 """
 
 # %%
-for text in ("6e-4", "0100", "2:00:00", "{lr: 1, lr: 2}"):
+for text in ("6e-4", "0100", "2:00:00", "{lr: 1, lr: 2}", "no", "2024-01-01"):
     print(f"{text:14} is read as {yaml.safe_load(text)!r}")
 
 # %% [markdown]
@@ -104,6 +103,10 @@ r"""
 2. `0100` is 64, because a leading zero means octal.
 3. `2:00:00` is 7,200, because a colon means base sixty. This is how the scheduler of a cluster writes two hours. A key that counts minutes would take it as five days.
 4. A key that is there twice has its last value. The first one is dropped without a message.
+5. `no` is false, and so is `off`. A folder of data named `no`, for Norway, would be a boolean.
+6. `2024-01-01` is a date, and not the name of a folder.
+
+We repair the first four in the reader. The last two can stay: a key that wants a text will refuse `False`, and a date becomes the same text again when it is checked.
 
 PyYAML reads a value in two steps. First a *resolver* decides of which kind a text is. For each first character there is a list of patterns, and the first pattern that fits gives the kind. Then the *constructor* of
 this kind makes a Python value. We can replace both in a class of our own.
@@ -466,12 +469,6 @@ r"""
 
 A configuration has these sections, and two keys that belong to none of them. `family` is the kind of model, and `init_from` names a trained model with which the run begins (chapter 19). One rule concerns several of them, and `check_batch` has it: `train.batch_tokens` counts the batch of one update in tokens, so that it means the same on any machine. But the batch is computed in micro-batches (chapter 15) of
 `train.micro_batch` rows, and each row has `model.block_size` tokens. So the first number must be a multiple of the product of the other two. A message is most useful when it contains the remedy, so this one names the nearest number that would do.
-
-Some keys ask for things that most runs do not need: adapters, a layout of many processes, a second family of models, another logger. Their code is in *labs*, which are modules of later chapters. The table `LABS` says which lab a key or a section needs. The labs are named as texts, and `load_labs` imports one only if its
-key is not at its default. So a plain run needs none of them.
-
-A lab takes part through functions with fixed names. If it has a function `check`, we call it when a configuration is read. And where the trainer of chapter 17d makes a part of a run, for example the model, it calls `hook(config, build_model)`. This returns the lab's function `build_model` if the configuration asks for a lab that has one. Otherwise it returns
-its last argument, the trainer's own function. So a lab can replace a part of the trainer, and the trainer does not have to know it.
 """
 
 
@@ -503,6 +500,24 @@ class Config:
     def micro_batches(self) -> int:
         """In one update."""
         return self.train.batch_tokens // (self.train.micro_batch * self.model.block_size)
+
+
+# %%
+#| export
+def check_batch(model: Model, train: Train) -> None:
+    """ValueError where the batch is no whole number of micro-batches."""
+    rows = train.micro_batch * model.block_size
+    if train.batch_tokens % rows:
+        near = max(1, round(train.batch_tokens / rows)) * rows
+        what = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
+        raise ValueError(f"{what} × model.block_size={model.block_size}, as {near} is")
+
+
+# %% [markdown]
+r"""
+`Config` calls `hooks`, which is not there yet. It is for keys that ask for things that most runs do not need: adapters, many processes, another logger. Their code is in *labs*, modules of later chapters. The table `LABS` says which lab a key or a section needs. The labs are named as texts, and one is imported only if its key is not at its default. So a plain run needs
+none of them, and all you have to know today is this: a key may bring its own code along. The functions below are short. A lab may have a function `check`, which is called when a configuration is read. Where the trainer makes a part of a run, it asks `hook(config, build_model)`: this returns the lab's `build_model`, if the configuration asks for a lab that has one, and otherwise its last argument, the trainer's own.
+"""
 
 
 # %%
@@ -569,23 +584,14 @@ def hook(config: Config, usual: Callable) -> Callable:
 
 
 # %%
-#| export
-def check_batch(model: Model, train: Train) -> None:
-    """ValueError where the batch is no whole number of micro-batches."""
-    rows = train.micro_batch * model.block_size
-    if train.batch_tokens % rows:
-        near = max(1, round(train.batch_tokens / rows)) * rows
-        what = f"train.batch_tokens={train.batch_tokens} must be a multiple of train.micro_batch={train.micro_batch}"
-        raise ValueError(f"{what} × model.block_size={model.block_size}, as {near} is")
-
-
-# %%
 print(refusal(Config, train={"batch_tokens": 1000}))
 plain, limited = Config(), Config(run=Run(minutes=30))
 print("labs:", asked_labs(plain), asked_labs(limited), hook(plain, print) is print)
 
 # %% [markdown]
 r"""
+A batch of 1,000 tokens is refused, and the message names 16,384, which would do. A plain run asks for no lab. A run with a time limit asks for one, `minutes`, which chapter 17e writes. And since no lab of a plain run has a function `print`, `hook` returns Python's own.
+
 ## Changing a file's keys from the command line
 
 Often you want the run of a file with one change. Nobody wants to write a second file for that. So the command line can change single keys, and there a key is written with its section and a dot: `train.max_steps=100`.
@@ -720,7 +726,7 @@ def complaint(error: ValidationError, given: dict, known: Collection[str]) -> tu
 # %% [markdown]
 r"""
 One more kind of mistake makes no error at all: a key that is spelled right and has no effect. Whoever writes `optim.decay=0.5` and forgets `optim.schedule=wsd` gets a run, but not the one that was meant. The table `ACTS` says of such keys what they need. A key of the command line that
-would do nothing is refused. (A file may have such keys: one switch on the command line, say `eval.every=0`, turns off what belongs to it.)
+would do nothing is refused. A file may have such keys, for a reason: one switch on the command line, say `eval.every=0`, turns off what belongs to it. The price is that this mistake gets through in a file. We shall see it below.
 """
 
 
@@ -820,7 +826,28 @@ for mistake in MISTAKES.split():
 
 # %% [markdown]
 r"""
-Look at `model.dropout=`. A shell makes this of `model.dropout=$DROPOUT` if the variable is not set. The value is null, which is not zero, and so it is refused.
+All ten are refused, each in one line with its key, and most lines contain the remedy: the nearest key, the allowed words, a batch that would do. Look at `model.dropout=`. A shell makes this of `model.dropout=$DROPOUT` if the variable is not set. The value is null, which is not zero, and so it is refused.
+
+And the mistake that gets through? Here is a file with a decay that its schedule does not have. On the command line it is refused. In the file it is accepted, and only the table `ACTS`, asked by hand, finds it.
+"""
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    file = Path(folder, "mine.yaml")
+    file.write_text("optim: {schedule: cosine, decay: 0.5}")
+    try:
+        load_config("tiny", ["optim.schedule=cosine", "optim.decay=0.5"])
+    except ValueError as error:
+        print(error)
+    accepted = load_config(file)
+print("from the file:", accepted.optim.schedule, accepted.optim.decay)
+for key, (acts, needs) in ACTS.items():
+    if not acts(accepted) and not is_default(accepted, key):
+        print(f"in the file, {key} has no effect; it needs {needs}")
+
+# %% [markdown]
+r"""
+So a reader of files can do more than ours: it could print this line for each idle key of a file. Exploration 6 asks for it.
 
 Six configurations are ready: `tiny` and `shakespeare` for a laptop, `gpt2-124M` with the schedule of the build-nanogpt lecture and `gpt2-124M-llmc` with llm.c's for a server, `overfit` for a first test of new code, `finetune` for chapter 19. They are written to be read:
 """
@@ -930,6 +957,9 @@ from nanogpt.training import train_step
 from nanogpt.weights import classes_of
 
 # %%
+DEPTHS, BATCHES = (1, 2, 3, 4), (1, 2, 4, 8, 16)  # layers, rows of a micro-batch
+
+# %%
 predict("17c.3", f"activations of GPT-2 small, {BATCHES[-1]} rows of 1,024", guess=None, unit="GB")
 
 # %%
@@ -942,7 +972,7 @@ show(figures.memory(memory), alt="GB by category: only the activations grow with
 
 # %% [markdown]
 r"""
-So `train.micro_batch` decides how much memory a run takes. The training itself only depends on `train.batch_tokens`, which can stay the same. The figure counts the arrays that must
+13 GB, more than six times as much as weights, gradients and means together. So `train.micro_batch` decides how much memory a run takes. The training itself only depends on `train.batch_tokens`, which can stay the same. The figure counts the arrays that must
 exist. An allocator needs some more, so a bar that just reaches a line will not fit.
 
 ## Before it begins: time
@@ -1023,8 +1053,8 @@ show(figures.dry_run(steps), alt="Time of a step over parameters: measured, and 
 
 # %% [markdown]
 r"""
-On a machine that does nothing else, the distance between the lines is the time that a roofline does not know: calls that take longer than their work, small products that fill no core, page faults
-(chapter 14 names the parts). The smaller the model, the larger their share: the figure says by what factor each of the four misses the bound.
+The number at each point says by what factor a step misses the bound. On the page you read it falls from more than four for one layer to about one and a half for four. On a machine that does nothing else, the distance between the lines is the time that a roofline does not know: calls that take longer than their work, small products that fill no core, page faults
+(chapter 14 names the parts). The smaller the model, the larger their share.
 
 Can a step be faster than the bound? Yes, if the bound was measured with something slower than the model's own work. There are three such cases. If other programs use the processor while the roofline is measured, the bound is too high, and the lines of the figure can cross. If all data of a model fit into the cache, its traffic
 is faster than chapter 09's copy. And on a CPU without bfloat16 units, PyTorch multiplies `a @ b` in bfloat16 several times as slowly as `a @ b.T`, which is what `nn.Linear` does. The dry run says so when
@@ -1166,7 +1196,8 @@ To explore:
    How flat is the loss around the best rate, and does another seed say the same?
 5. nanoGPT has no reader of files: `configurator.py` runs a Python file with `exec`, and its options are `--key=value`. Read its fifty lines. Check: as options, a wrong key and `max_iters=1e2` are refused, but `dtype=half` and `n_head=5` are accepted. In the file everything is
    accepted, a wrong key too. And what can such a file do that a YAML file cannot? (Try `n_embd = 64 * n_layer`.)
-6. How many rows of 1,024 tokens fit into the 16 GB of a T4, for GPT-2 small, and for GPT-2 medium (`GPTConfig(n_layer=24, n_embd=1024, n_head=16)`)? Check with `memory_by_category`: 17 rows and 5 rows. Chapter 22 finds two tables that this count leaves out. Which ones could it mean?
+6. Let `load_config` print a line for each key of a file that has no effect, and let `eval.every=0` on the command line not cause any. Check: the file of "Ten mistakes" gives one line, and the ready `tiny` none.
+7. How many rows of 1,024 tokens fit into the 16 GB of a T4, for GPT-2 small, and for GPT-2 medium (`GPTConfig(n_layer=24, n_embd=1024, n_head=16)`)? Check with `memory_by_category`: 17 rows and 5 rows. Chapter 22 finds two tables that this count leaves out. Which ones could it mean?
 
 ## Further reading
 

@@ -6,7 +6,7 @@ Chapter 20 made one *step* of many processes: each of them computes the gradient
 is validated, somebody stops it, and next week it goes on with another number of GPUs. The trainer of chapters 17e and 17f does all of this for one process.
 
 What does it take to let it do the same for many? Less than one might fear: the loop stays as it is, and about fifteen of its functions grow by a line or two. But each of these lines is there because something goes wrong
-without it. So we begin by letting it go wrong.
+without it. We begin with two things that go wrong at once. Others show where their remedy is built: a loss that depends on the number of ranks, a rank that stops alone.
 """
 
 # %%
@@ -21,10 +21,12 @@ from nanogpt.data import DocumentStream
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.labs.parallel.agreement import code_hash, refuse_differences
 from nanogpt.metrics import read_metrics
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.labs.roofline.clock import timings
+from nanogpt.model import GPT
 from nanogpt.shards import open_shards
 from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.trainer import Training
+from nanogpt.weights import load_model
 
 # %%
 STEPS, TOKENS = 40, 1024  # of the run: its steps, and the tokens of a batch, which are four micro-batches
@@ -160,7 +162,7 @@ def join_run(config: Config) -> Iterator[Ranks]:
 # %% [markdown]
 r"""
 `refuse_ranks` refuses what cannot work before the processes meet. A lab of the configuration may have something to check (`check_ranks`). And the lab `too_large` looks for a model that no memory can hold. A typo such as a billion layers would otherwise build one layer after the other, on every rank of the machine, until nothing
-is left. The count of `why_too_large` is a lower bound: 16 bytes for each parameter and the input of each block.
+is left. The count of `why_too_large` is a lower bound: 16 bytes for each parameter (its weight, its gradient and Adam's two averages, 4 bytes each) and the input of each block. It is divided by the number of ranks, because chapter 21 can share all of this out.
 """
 
 
@@ -237,7 +239,7 @@ def first_alone(ranks: Ranks, call: Callable, *args):
 
 
 # %%
-print(first_alone(Ranks(), len, "one process needs no barrier"))
+first_alone(Ranks(), print, "one process needs no barrier")
 
 # %% [markdown]
 r"""
@@ -513,6 +515,19 @@ grown("resume", "20a")
 
 # %% [markdown]
 r"""
+## Two processes, for the first time
+
+Rows for everyone, a step, and a start are enough to train. Let us see it before we go on. We leave out the validation (`eval.every=0`); what follows below is taken as this file has it. The same twenty steps on one process and on two:
+"""
+
+# %% tags=["nbval-ignore-output"]
+for processes in (1, 2):
+    _ = torchrun("20a", processes, *words(f"first-{processes}", train_max_steps=20, eval_every=0))
+
+# %% [markdown]
+r"""
+The losses agree to the last digit but one. The rest of the chapter is about everything that a run does besides its steps.
+
 ## Validation, shared
 
 Rank 0 could validate alone while the others wait. On eight GPUs seven would be idle. So every rank takes a part of the held-out documents, and the parts are added up. Two things can go wrong here. If a document is cut, the model sees its second half without the first, and the loss rises. And the mean of
@@ -549,19 +564,32 @@ def held_loss(run: Training) -> float:
 
 
 # %%
+from itertools import pairwise
+
 held, eot = hold_out(DATA, 3000), manifest["eot"]
-shape = GPTConfig(block_size=64, vocab_size=manifest["vocab_size"], n_layer=1, n_head=4, n_embd=64)
-model = GPT(shape, torch.Generator().manual_seed(0))
-parts = [my_documents(held[0], eot, Ranks(rank, rank, 3)) for rank in range(3)]
-losses = [evaluate(model, [part], eot) for part in parts]
-counts = [len(part) - 1 for part in parts]
+model, tokens = load_model("../data/built/model"), held[0]  # chapter 07's model
 whole = evaluate(model, held, eot)
-together = sum(n * loss for n, loss in zip(counts, losses)) / sum(counts)
-assert abs(together - whole) < 1e-5, "the parts' losses are not the loss of all documents"
-print(*counts, f"tokens on three ranks: {together:.3f} nats a token together, and {whole:.3f} on one")
+
+
+def two_means(parts: list) -> tuple[float, float]:
+    """The loss of all tokens of some parts, and the mean of the parts' own losses."""
+    losses, counts = [evaluate(model, [part], eot) for part in parts], [len(part) - 1 for part in parts]
+    return sum(n * loss for n, loss in zip(counts, losses)) / sum(counts), sum(losses) / len(parts)
+
+
+print(f"one rank: {whole:.4f} nats a token")
+for n in (3, 8):
+    dealt = [my_documents(tokens, eot, Ranks(rank, rank, n)) for rank in range(n)]
+    bounds = [(len(tokens) - 1) * rank // n for rank in range(n + 1)]
+    anywhere = [tokens[start : end + 1] for start, end in pairwise(bounds)]
+    together, means = two_means(dealt)
+    assert abs(together - whole) < 1e-5, "the parts' losses are not the loss of all documents"
+    print(f"{n} ranks: {together:.4f}; mean of means {means:.4f}; documents cut {two_means(anywhere)[0]:.4f}")
 
 # %% [markdown]
 r"""
+With whole documents and counts the loss does not depend on the number of ranks. The mean of means is a little wrong, because the parts are nearly equally long here. Cut documents are badly wrong: eight ranks would report 0.24 nats more than one for the same model, and a run that goes on with more GPUs would seem to get worse.
+
 In the trainer, `validate` calls `held_loss`, and all ranks take part in it. A sample is written by rank 0 alone. It calls the plain model and not the replica: a collective that only rank 0 calls would wait for the others until its patience ends. So all ranks call `whole_model` first, and rank 0 alone gets a model. With copies this is the run's own model. (A lab that cuts the model gathers it here.)
 """
 
@@ -765,7 +793,25 @@ answer("20a.1", ms[0] / ms[1])
 
 # %% [markdown]
 r"""
-The two processes have half of the rows each, and yet they are less than twice as fast. They also average the gradients, and each of them makes the complete update. On this machine they share one memory as well. (If two are no faster than one, other programs are using the cores, or there is only one.)
+The two processes have half of the rows each, and yet they are only 1.4 times as fast. Each of them makes the complete update, which is not shared. Is this the reason? We time the parts of a step in this kernel, with one thread.
+"""
+
+# %% tags=["nbval-ignore-output"]
+torch.set_num_threads(1)  # as each rank has
+run = build_run(config)
+batches = [run.stream.next_batch() for _ in range(config.micro_batches)]
+half = batches[: len(batches) // 2]
+parts = {
+    "all micro-batches": lambda: accumulate_gradients(run.stepper, batches),
+    "half of them": lambda: accumulate_gradients(run.stepper, half),
+    "the update": run.optimizer.step,
+}
+for name, call in parts.items():
+    print(f"{name:17} {1e3 * np.median(timings(call, run.device, 10)):5.1f} ms")
+
+# %% [markdown]
+r"""
+It is not. The computing is halved as it should be, and the update takes about one millisecond of more than fifty. What is missing, a dozen milliseconds of the 42, the two processes spend on averaging and waiting for each other, and on one memory that both of them read. (If two are no faster than one, other programs are using the cores, or there is only one.)
 
 ## Another number of ranks
 
@@ -797,7 +843,7 @@ answer("20a.2", apart)
 
 # %% [markdown]
 r"""
-(The rate is constant in all these runs. `tiny`'s own schedule falls at the end, so 20 steps of it are not the first half of 40; chapter 17f has met this problem.)
+(In the second log, the first line is the last one of the part on two processes, shown again. Its own steps take as long as those of one process did before. The rate is constant in all these runs. `tiny`'s own schedule falls at the end, so 20 steps of it are not the first half of 40; chapter 17f has met this problem.)
 
 That is all that many processes need in the trainer. When something goes wrong between them, a rank that dies or a group that waits for ever, chapter 20b finds out what it was. And a model that does not fit into one GPU needs more than copies: chapter 21.
 """
@@ -850,7 +896,7 @@ To explore:
 
 1. Train `tiny` on two processes, stop it (`touch` the file `stop` in `run.dir`), and go on with one. Check with `python -m nanogpt compare` against a run that was never stopped: within which bound?
 2. Give a rank other data, by a `data.dir` that depends on `LOCAL_RANK`. Check that the run is refused, and what it says.
-3. Let `my_documents` cut the tokens into equal parts instead, wherever that is. Check: by how much is the validation loss on three ranks too high?
+3. With how many ranks do cut documents cost half a nat? Check with `two_means`. Then take twice as many held-out tokens: why does the price fall?
 4. Let `held_loss` take the mean of the ranks' means. Check with parts of very different lengths: by how much is it wrong?
 5. Seed dropout without the rank in `seed_step`. Does any assertion notice? Check: which units are dropped on the two ranks?
 

@@ -56,7 +56,6 @@ equally?
 predict("21.1", "XL's weights, gradients, moments and masters", guess=None, unit="GB")
 predict("21.2", "the same on each of 64 ranks", guess=None, unit="GB")
 
-
 # %%
 #| export
 #| blank state_bytes: divide a kind by the ranks from the stage on that shares it
@@ -93,8 +92,8 @@ answer("21.2", sum(state_bytes(xl, 64, 3)) / 1e9)
 
 # %% [markdown]
 r"""
-Each group of bars is a number of ranks, and each bar a stage. Stage 1 shares what the optimizer keeps, which is three quarters of the total. Stage 2 shares the gradients as well.
-Stage 3 also shares the weights. Without stage 3 each rank still has all weights, and no number of ranks helps a model whose weights do not fit.
+Each group of bars is a number of ranks, and each bar a stage. XL needs 24.9 GB alone. Stage 1 shares what the optimizer keeps, which is three quarters of the total: 6.5 GB are left on each of 64 ranks. Stage 2 shares the gradients as well, 3.5 GB.
+Stage 3 also shares the weights, and only 0.39 GB are left. Without stage 3 each rank still has all weights, and no number of ranks helps a model whose weights do not fit.
 
 *Predict.* Up to how many parameters does stage 1 fit into cards of 24 GB, if you may use any number of them? Then move the knobs.
 """
@@ -519,7 +518,6 @@ Until now we had ranks inside one kernel. A drill on two real processes trains t
 logits take most of the memory, as in a large model.
 """
 
-
 # %%
 #| export labs.drills.sharding
 import torch
@@ -568,7 +566,6 @@ predict("21.6", "FSDP2 moves a step", guess=None, unit="MB")
 predict(
     "21.7", "autocast keeps in 16-bit copies, for each of the blocks' parameters", guess=None, unit="bytes"
 )
-
 
 # %%
 torchrun("21", N, "drill", "drills.sharding:stages", "drills.sharding:parts", "--data", DATA, "--out", OUT)
@@ -620,13 +617,13 @@ show(
     figures.held(measures),
     alt="A bar a way: weights, gradients and moments on a rank, halved by FSDP2 against DDP; a line marks the peak of a step.",
 )
+print("peak:", ", ".join(f"{way} {found['peak'] / 1e6:.1f} MB" for way, found in measures.items()))
 kept = activation_bytes(model.config, ROWS // N, model.config.block_size)
 print(f"activations of {ROWS // N} rows, by chapter 09's formula: {kept / 1e6:.1f} MB")
 
 # %% [markdown]
 r"""
-The bars are what a rank holds when backward has ended, and the black line is the peak of a step. At the peak a rank has not all gradients yet, but other things that the formula leaves out. Most of them are activations: one process has those of all rows, two ranks have half of them each, and recomputation removes those
-of the blocks. The rest are the gathered weights of the root and of a block, complete gradients on their way into parts, and buffers in which a collective is packed. These do not grow with the number of blocks, so FSDP2 saves more the more
+The bars are what a rank holds when backward has ended, and the black line is the peak of a step. At the peak a rank has not all gradients yet, but other things that the formula leaves out. Most of them are activations: one process has those of all rows, two ranks have half of them each. FSDP2's peak is 19.4 MB, and recomputation lowers it to 16.7 only, although the activations of four rows have 8.7: without those of the blocks, another moment of the step is the highest. The rest are the gathered weights of the root and of a block, complete gradients on their way into parts, and buffers in which a collective is packed. These do not grow with the number of blocks, so FSDP2 saves more the more
 blocks there are. On a GPU more comes on top that we do not see here: the memory that the allocator loses to fragments, and the libraries' own.
 
 Must each rank make the complete model first, only to cut it? No: chapter 21d makes a large model part by part.
@@ -649,12 +646,11 @@ answer("21.8", measures["FSDP2"]["norm"] / measures["FSDP2"]["read"])
 # %% [markdown]
 r"""
 Each rank reads the norm of *its parts*, without a warning. DTensor's `.norm()` returns a sum that is still to be made, and `.item()` takes
-this rank's summand. The ranks read different numbers. Only the squares of these numbers, added up over the ranks, are the square of the true norm. If the parts had equal norms, each rank would read the true norm divided by √n: on 64 ranks an eighth of it, which looks healthy in a log.
+this rank's summand. The ranks read different numbers: here 1.94, and so the other one 1.06, since 1.94² + 1.06² is 2.21². Only the squares of these numbers, added up over the ranks, are the square of the true norm. If the parts had equal norms, each rank would read the true norm divided by √n: on 64 ranks an eighth of it, which looks healthy in a log.
 
 There are two more traps. In a mesh of two dimensions (chapter 21b) PyTorch refuses to add up norms of tensors on different meshes. And with fp16 each rank looks for infinities in its own part, and ranks that disagree skip different steps. So one function takes the norm for
 all models of this course. It adds up the squares of the parts over the groups of ranks over which a tensor is cut, and over no others:
 """
-
 
 # %%
 #| export optim
@@ -815,7 +811,6 @@ r"""
 The rest of this sitting is plumbing. Clipping shortens a gradient once its norm is known, and fp16's scaler divides it by its scale (chapter 10b). Each rank does both in its own part, and nothing is sent:
 """
 
-
 # %%
 from collections.abc import Iterable
 
@@ -900,7 +895,6 @@ from nanogpt.optim import make_optimizer
 from nanogpt.precision import autocast
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.training import accumulate_gradients
-
 
 # %%
 #| export labs.drills.sharding
@@ -1032,7 +1026,6 @@ r"""
 A run needs more than weights and moments: its place in the data, its random states, and hashes. Chapter 21d lets the trainer save in parts: its checkpoint is chapter 17b's, whose `save` takes a function that writes the weights. Some functions have to know that the weights may be in parts. The first one looks:
 """
 
-
 # %%
 from collections import Counter
 
@@ -1088,7 +1081,6 @@ def pick_checkpoint(place: str | Path) -> Path:
 r"""
 The trainer goes on from such a checkpoint. For it, and only for it, it imports the lab `fsdp`. `load_parts` brings the weights and also the optimizer's moments, so the rest of the state has no moments. A model whose layers are cut (chapter 21b) cannot read parts.
 """
-
 
 # %%
 #| export trainer

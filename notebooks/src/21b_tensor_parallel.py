@@ -199,6 +199,7 @@ with torch.no_grad(), local_ranks(N) as ranked:
         print(f"{name}: {apart:.0%} of the largest output apart")
     assert apart < 1e-5, "heads on several ranks are not the heads of one"
 
+
 # %% [markdown]
 r"""
 Again there is one all-reduce, after `c_proj`.
@@ -447,7 +448,7 @@ answer("21b.4", crossing)
 
 # %% [markdown]
 r"""
-The flat line is data parallelism, the rising one tensor parallelism. They cross at a little more than three rows of text. (This counts
+The flat line is data parallelism, the rising one tensor parallelism. They cross at 3,376 tokens, a little more than three rows of text. (This counts
 the blocks. The embedding and the head make two more all-reduces beside the 48 of the blocks, so the complete model crosses 4% earlier.)
 
 These bytes are also hard to hide. DDP sends a gradient while backward computes the next one (chapter 20). But the next LayerNorm cannot start before g's sum is complete. Hence the rule (Narayanan et al. 2021, §3):
@@ -620,7 +621,7 @@ answer("21b.6", found["memory"]["split"] / found["memory"]["one process"])
 
 # %% [markdown]
 r"""
-Where does the formula come from? The two LayerNorms keep their inputs, and so do the two column layers: that is 4. q, k, v and attention's result are 4 more. GELU's input and its output are 4 each. The last 12 are divided among the ranks. Sequence parallelism divides the two inputs of the LayerNorms as well.
+So a rank of two keeps 10 instead of 16 tables, 0.625 of them and not a half. Where does the formula come from? The two LayerNorms keep their inputs, and so do the two column layers: that is 4. q, k, v and attention's result are 4 more. GELU's input and its output are 4 each. The last 12 are divided among the ranks. Sequence parallelism divides the two inputs of the LayerNorms as well.
 The inputs of the column layers stay complete. The paper keeps only a rank's part of them and gathers again in backward, which is an exercise below. (The rest beyond the formula is the statistics of LayerNorm and attention.)
 
 *Check.* The law of this part is that the same step comes out, however many processes share it:

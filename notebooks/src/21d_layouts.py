@@ -15,8 +15,8 @@ was: however a run is laid out, the losses are those of one process.
                  └────────┴────────┘                         tp: 2
 ```
 
-The grid itself is the easy part. The trainer does many things beside the step, and each of them must know the layout: it deals rows to ranks, logs the norm of a gradient, makes a model and validates it, and writes checkpoints.
-And a layout that cannot work must be refused before a hundred processes wait for each other.
+We begin with the grid itself: four processes train one small model in four layouts, and a picture shows which rank holds which part of a matrix. Then come the things that a trainer does beside the step. A layout that cannot work must be
+refused before a hundred processes wait for each other. A model that no rank can hold must be made part by part. Validation and checkpoints need all ranks. At the end we ask which layout to choose.
 """
 
 # %%
@@ -52,50 +52,9 @@ from nanogpt.config import Parallel, key_lines
 
 print(*key_lines(Parallel), sep="\n")
 
-# %%
-print(Parallel(shard=True, tp=2))
-
 # %% [markdown]
 r"""
-Some combinations cannot work, however many processes there are. `check` refuses each of them by one sentence, which names the keys and says what would do. Chapter 17c's table `LABS` names this sitting's module for the section `parallel`, so `check` is called
-as soon as a configuration with such a section is read. (`as_module` lets it be found in the notebook, before the checkpoint has written the module.)
-"""
-
-
-# %%
-#| export
-from nanogpt.config import Config, Parallel
-
-
-def check(config: Config) -> None:
-    """ValueError, naming the keys, for what no number of processes can run."""
-    model, parallel = config.model, config.parallel
-    heads, tp = model.n_head, parallel.tp
-    if heads % tp:  # the width is a multiple of the heads, so it comes out even as well
-        fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
-        raise ValueError(f"parallel.tp={tp} must divide model.n_head={heads}, as {fit} do")
-    if tp > 1 and model.dropout:
-        raise ValueError(
-            f"model.dropout={model.dropout} with parallel.tp={tp}: masks would differ; set it to 0"
-        )
-    if (parallel.shard or tp > 1) and config.train.dtype == "bf16-masters":
-        cut = "parallel.shard=true" if parallel.shard else f"parallel.tp={tp}"
-        raise ValueError(f"train.dtype=bf16-masters needs complete weights, not {cut}; take bf16")
-    if parallel.copies > 1 and not parallel.shard:
-        raise ValueError(
-            f"parallel.copies={parallel.copies} are of parts; set parallel.shard=true, or leave it out"
-        )
-    if parallel.save_parts and (tp > 1 or not parallel.shard):
-        given = f"parallel.shard={str(parallel.shard).lower()} and parallel.tp={tp}"
-        raise ValueError(f"parallel.save_parts=true needs parallel.shard=true and parallel.tp=1, not {given}")
-
-
-# %%
-as_module("labs.parallel.laid_out")
-
-# %% [markdown]
-r"""
-Others depend on the number of processes. `data_parallel` says how many of them read different rows:
+Ranks that share the work of a layer read the same rows. So there can be fewer readers than processes. `data_parallel` says how many processes read different rows, and it refuses numbers that disagree:
 """
 
 
@@ -123,51 +82,19 @@ def data_parallel(parallel: Parallel, processes: int) -> int:
 
 
 # %%
-for layout in (Parallel(), Parallel(tp=2), Parallel(shard=True, copies=2)):
-    print(f"8 processes, {layout}: {data_parallel(layout, 8)} read different rows")
-
-# %% [markdown]
-r"""
-Of a layer's sizes only the heads are asked for: the width is a multiple of them, the MLP four times the width, and a vocabulary that does not come out even gives the last
-rank fewer rows (chapter 21b). The number of processes is known only when they have been started, so that question waits until then, and
-is asked before the processes meet.
-
-*Predict.* Of the nine wishes in the cell after the next one, made for `tiny` with its 4 heads, how many can be run? Read them before you guess.
-"""
-
-# %%
-predict("21d.1", "wishes that can be run", guess=None)
-
-# %%
-WISHES = [  # processes started, and what the command line says
-    (4, "parallel.dp=2 parallel.tp=2 parallel.shard=true"),
-    (2, "parallel.dp=2 parallel.tp=2"),
-    (3, "parallel.tp=3"),
-    (6, "parallel.tp=4"),
-    (1, "parallel.dp=2"),
-    (2, "parallel.tp=2 model.dropout=0.1"),
-    (2, "parallel.shard=true train.dtype=bf16-masters"),
-    (8, "parallel.shard=true parallel.copies=2"),
-    (4, "parallel.copies=2"),
-]
-
-# %%
-from nanogpt.config import load_config
-
-can = 0
-for processes, words in WISHES:
-    try:
-        config = load_config("tiny", words.split())
-        rows = data_parallel(config.parallel, processes)
-        print(f"{processes} processes, {words}: {rows} read different rows")
-        can += 1
-    except ValueError as error:
-        print(error)
-answer("21d.1", can)
+some = {
+    "nothing": Parallel(),
+    "tp: 2": Parallel(tp=2),
+    "shard: true, copies: 2": Parallel(shard=True, copies=2),
+}
+for section, layout in some.items():
+    print(f"8 processes, the section says {section}: {data_parallel(layout, 8)} read different rows")
 
 # %% [markdown]
 r"""
 ## Laying out
+
+Only `tp` makes fewer readers: with `tp: 2`, eight processes read four times different rows. With parts or copies all eight do.
 
 PyTorch calls the grid a *device mesh*. Each dimension of it is a set of process groups: rank 2 above meets rank 3 for a layer's sums and rank 0 for gradients.
 Our mesh has three dimensions, *copies × parts × tp*, of which one or two may have size one. FSDP2 takes the first two: it gathers weights over the parts and averages gradients over the copies as well. So `dp × tp` without shards needs
@@ -176,7 +103,6 @@ needs *on this rank*.
 
 `shard` gets the run's precision, because autocast would keep 16-bit copies of all weights on every rank (chapter 21).
 
-`torch.compile` gets one block at a time. PyTorch 2.13 cannot compile the complete model in every layout: with `tp` it expects a DTensor's gradient for the logits, which the loss leaves aside, and gets none.
 """
 
 
@@ -249,24 +175,219 @@ print(f"the same object: {stepper is model}; readers: {readers.size}")
 
 # %% [markdown]
 r"""
-`compile_blocks` puts `torch.compile` around each block. (A test compares losses and norms with those of one process, in every layout that can be compiled.)
+The second thing that `lay_out` returns answers the questions of data. Rows are dealt to those who read different ones, and ranks that share a layer's work get the same: there are fewer readers than processes. (What a step averages over
+*all* ranks needs no change, since equal numbers leave a mean what it is. A sum would count them twice.)
+"""
+
+# %% [markdown]
+r"""
+## Four grids
+
+Does it change anything? A drill makes three steps in each layout, with chapter 20's small model and its batch of 8 rows, and notes losses, norms, what a rank keeps between two steps, and which part of one matrix it has.
+
+The code of the drill, which only measures, is in an appendix. So is `LaidOutAdamW`, which is AdamW for a model in parts. `torchrun` runs the exported cells of this notebook, also those that you have not come to yet.
+"""
+
+
+# %%
+#| export labs.drills.layouts
+from types import SimpleNamespace
+
+from nanogpt.config import Parallel
+from nanogpt.data import DocumentStream
+from nanogpt.distributed import Ranks
+from nanogpt.labs.parallel.buckets import my_rows
+from nanogpt.labs.drills.ddp import LR, ROWS, fresh
+from nanogpt.model import GPT
+from nanogpt.optim import make_optimizer
+
+
+# %%
+#| export labs.drills.layouts
+def grids(n: int) -> dict[str, Parallel]:
+    """The layouts of n processes that are compared."""
+    two = {"parts × cuts": Parallel(dp=n // 2, shard=True, tp=2)}
+    return {"copies": Parallel(dp=n), "parts": Parallel(dp=n, shard=True), "cuts": Parallel(tp=n)} | two
+
+
+# %%
+for name, grid in grids(N).items():
+    print(f"{name:12} {grid}")
+
+
+# %%
+#| export labs.drills.layouts
+def run_in(grid: Parallel, ranks: Ranks, data: str):
+    """Chapter 20's model in this layout: model, stepper, optimizer and stream."""
+    model, _, stream = fresh(Ranks(device=ranks.device), data)
+    config = SimpleNamespace(parallel=grid, train=SimpleNamespace(dtype="float32"))
+    stepper, readers = lay_out(model, config, ranks)
+    make = LaidOutAdamW if is_laid_out(model) else make_optimizer
+    optimizer = make(model, LR, betas=(0.9, 0.98), weight_decay=0.01)
+    dealt = my_rows(ROWS, readers)
+    stream = DocumentStream(stream.paths, T=stream.T, device=ranks.device, **dealt)
+    return model, stepper, optimizer, stream
+
+
+# %% [markdown]
+r"""
+`run_in` prepares one of them: what takes the steps, the optimizer, and this rank's rows. The drill `ways` calls it for one process and for each of the four grids.
+
+*Predict.* The model has 0.53 million parameters, so that one process keeps 8.5 MB: weights, gradients, two moments, four bytes each. What does a rank keep on the grid *parts × cuts*, and
+with cuts alone, where every rank has all LayerNorms and positions?
+"""
+
+# %%
+predict("21d.1", "MB that a rank keeps on parts × cuts", guess=None, unit="MB")
+
+# %%
+os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"  # PyTorch 2.9 keeps no flight record else
+torchrun("21d", N, "drill", "drills.layouts:ways", "--data", DATA, "--out", OUT)
+told = json.loads(Path(OUT).read_text())["drills.layouts:ways"]
+one = told["one process"]["told"]
+for name, way in told.items():
+    apart = max(abs(a - b) for ours, theirs in zip(way["told"], one) for a, b in zip(ours, theirs))
+    assert apart < 1e-4, f"{name} has another loss or norm than one process, by {apart:.1e}"
+    loss, norm = way["told"][-1]
+    print(f"{name:12} third loss {loss:.3f}, norm {norm:.3f}: as one process, to rounding")
+
+# %%
+keeps = {name: max(way["kept"], key=lambda kept: sum(kept.values())) for name, way in told.items()}
+show(
+    figures.memory(keeps),
+    alt="Bytes a rank keeps by layout: one process and copies 8.5 MB, the others about a quarter.",
+)
+for name, kinds in keeps.items():
+    print(f"{name:12} {sum(kinds.values()) / 1e6:.2f} MB")
+answer("21d.1", sum(keeps["parts × cuts"].values()) / 1e6)
+
+# %% [markdown]
+r"""
+Five runs, one loss: 6.049 after three steps, and a norm of 1.908. The layouts differ in what a rank keeps. Copies save nothing; each rank has the 8.58 MB of one process. Parts divide everything by the number of ranks, which leaves 2.14 MB. Cuts divide
+everything but what every rank has in full: positions, LayerNorms, and the biases that are added after a sum. These are 9,984 numbers, and they are the whole difference to 2.26 MB. On the grid two ranks share even these, so it keeps 2.18 MB. One matrix of the MLP, `c_proj`, shows who holds which part. It has 128 outputs (rows) and
+512 inputs (columns):
+"""
+
+# %%
+held = {name: way["has"] for name, way in told.items() if name != "one process"}
+show(
+    figures.holders(held, (128, 512)),
+    alt="One matrix on four ranks: copies hold all, parts a band of rows, cuts a band of columns, the grid a quarter of each.",
+)
+
+# %% [markdown]
+r"""
+A *part* is some rows: the matrix is gathered before it is used, and no rank computes with its rows alone. A *cut* is the columns for the inputs that this rank's share of `c_fc` makes: the rank
+multiplies by it, and the results are summed. On the grid ranks 0 and 2 have the same columns and gather them from each other, as ranks 1 and 3 do.
+
+What travels in a step? There are two kinds:
+"""
+
+# %% tags=["nbval-ignore-output"]
+from nanogpt.labs.drills.ddp import ROWS, SHAPE
+
+for name, grid in grids(N).items():
+    calls, B = told[name]["sent"], ROWS // data_parallel(grid, N)
+    stream_size = B * SHAPE["block_size"] * SHAPE["n_embd"]  # of (B, T, C), this rank's rows
+    text = ", ".join(f"{len(n)} {kind}, {4 * sum(n) / 1e6:.2f} MB" for kind, n in calls.items())
+    print(f"{name:12} {text}; of (B, T, C): {sum(n == stream_size for n in calls.get('all_reduce', []))}")
+
+# %% [markdown]
+r"""
+Copies and parts move *parameters*. The 2.14 MB of the copies are the gradients of 536,064 parameters, four bytes each, and they would be as many bytes for a longer text. Cuts move *activations*: (B, T, C) twice in forward and twice in backward of each of two
+layers, once for the embedding and once for the head. These ten messages of 0.26 MB are 2.62 of the 2.63 MB, and they would be as many bytes for a larger vocabulary or MLP. On the grid they have half the rows, and each rank has half the parameters to average.
+
+(These are rank 0's collectives in one step, from chapter 20b's flight recorder. Gloo implements reduce-scatter as an all-reduce, so the complete gradient of the parts shows up there. Of an all_gather
+the record has what this rank gives, a quarter of what it gets.)
+"""
+
+# %% [markdown]
+r"""
+## What cannot be run
+
+Some combinations cannot work, however many processes there are. `check` refuses each of them by one sentence, which names the keys and says what would do. Chapter 17c's table `LABS` names this sitting's module for the section `parallel`, so `check` is called
+as soon as a configuration with such a section is read. (`as_module` lets it be found in the notebook, before the checkpoint has written the module.)
 """
 
 
 # %%
 #| export
-def compile_blocks(model: GPT) -> GPT:
-    """torch.compile for a model that is laid out, in place: block by block, because ranks talk between them."""
-    for block in model.transformer.h:
-        block.forward = torch.compile(block.forward)  # not the module: FSDP2's hooks stay around it
-    return model
+from nanogpt.config import Config, Parallel
 
+
+def check(config: Config) -> None:
+    """ValueError, naming the keys, for what no number of processes can run."""
+    model, parallel = config.model, config.parallel
+    heads, tp = model.n_head, parallel.tp
+    if heads % tp:  # the width is a multiple of the heads, so it comes out even as well
+        fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise ValueError(f"parallel.tp={tp} must divide model.n_head={heads}, as {fit} do")
+    if tp > 1 and model.dropout:
+        raise ValueError(
+            f"model.dropout={model.dropout} with parallel.tp={tp}: masks would differ; set it to 0"
+        )
+    if (parallel.shard or tp > 1) and config.train.dtype == "bf16-masters":
+        cut = "parallel.shard=true" if parallel.shard else f"parallel.tp={tp}"
+        raise ValueError(f"train.dtype=bf16-masters needs complete weights, not {cut}; take bf16")
+    if parallel.copies > 1 and not parallel.shard:
+        raise ValueError(
+            f"parallel.copies={parallel.copies} are of parts; set parallel.shard=true, or leave it out"
+        )
+    if parallel.save_parts and (tp > 1 or not parallel.shard):
+        given = f"parallel.shard={str(parallel.shard).lower()} and parallel.tp={tp}"
+        raise ValueError(f"parallel.save_parts=true needs parallel.shard=true and parallel.tp=1, not {given}")
+
+
+# %%
+as_module("labs.parallel.laid_out")
 
 # %% [markdown]
 r"""
-The second thing that `lay_out` returns answers the questions of data. Rows are dealt to those who read different ones, and ranks that share a layer's work get the same: there are fewer readers than processes. (What a step averages over
-*all* ranks needs no change, since equal numbers leave a mean what it is. A sum would count them twice.)
+Other combinations depend on the number of processes, and `data_parallel` refuses those. Of a layer's sizes only the heads are asked for: the width is a multiple of them, the MLP four times the width, and a vocabulary that does not come out even gives the last
+rank fewer rows (chapter 21b). The number of processes is known only when they have been started, so that question waits until then, and
+is asked before the processes meet.
 
+*Predict.* Of the nine wishes in the cell after the next one, made for `tiny` with its 4 heads, how many can be run? Read them before you guess.
+"""
+
+# %%
+predict("21d.2", "wishes that can be run", guess=None)
+
+# %%
+WISHES = [  # processes started, and what the command line says
+    (4, "parallel.dp=2 parallel.tp=2 parallel.shard=true"),
+    (2, "parallel.dp=2 parallel.tp=2"),
+    (3, "parallel.tp=3"),
+    (6, "parallel.tp=4"),
+    (1, "parallel.dp=2"),
+    (2, "parallel.tp=2 model.dropout=0.1"),
+    (2, "parallel.shard=true train.dtype=bf16-masters"),
+    (8, "parallel.shard=true parallel.copies=2"),
+    (4, "parallel.copies=2"),
+]
+
+# %%
+from nanogpt.config import load_config
+
+can = 0
+for processes, words in WISHES:
+    try:
+        config = load_config("tiny", words.split())
+        rows = data_parallel(config.parallel, processes)
+        print(f"{processes} processes, {words}: {rows} read different rows")
+        can += 1
+    except ValueError as error:
+        print(error)
+answer("21d.2", can)
+
+# %% [markdown]
+r"""
+Two of the nine can be run: the grid on four processes, and the two copies of parts on eight. `check` has refused four of the others, which no number of processes could run, and `data_parallel` three whose numbers disagree. Each sentence names the keys and
+what would do. And it comes before the processes have met.
+"""
+
+# %% [markdown]
+r"""
 ## A model that no rank can hold
 
 So far each rank made the complete model and then cut it. A model that needs this chapter cannot be made so. Its weights must come into being in parts.
@@ -368,6 +489,26 @@ print(f"{len(drawn)} weights, one at a time: those that GPT draws")
 
 # %% [markdown]
 r"""
+Does a rank hold no more than its part while the model is made? The drill `making` makes it in both ways, in parts on all four ranks, and looks at the peak:
+"""
+
+# %%
+torchrun("21d", N, "drill", "drills.layouts:making", "--data", DATA, "--out", OUT)
+making = json.loads(Path(OUT).read_text())["drills.layouts:making"]
+for way, peak in making["peaks"].items():
+    print(f"{way:14} a peak of {peak / making['weights']:.2f} × the weights on a rank")
+share = 1 / N + making["largest"] / making["weights"]
+print(f"a part and the largest tensor: {share:.2f} × the weights")
+assert making["peaks"]["part by part"] < making["weights"], "a rank has held the complete model"
+
+# %% [markdown]
+r"""
+If the model is cut after it was made, every rank holds the complete weights and then its quarter of them: 1.25 times the weights. That 1 stays, however many ranks there are. Part by part the peak is 0.56 times the weights: the rank's quarter, and a tensor or two, of
+which the token table is the largest and another quarter. With more ranks, the share falls.
+"""
+
+# %% [markdown]
+r"""
 ## Complete again
 
 A checkpoint stays what chapter 17b made it: one model, one optimizer, hashed, written by rank 0, readable by `sample` on a laptop. So what was laid out is gathered before it is written,
@@ -438,136 +579,6 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
 # %% [markdown]
 r"""
 The optimizer's moments are gathered and dealt out in the same way (`LaidOutAdamW`, in the appendix). The trainer asks for all this by short functions, also in the appendix. The gradient's norm needs none, since `global_norm` has known parts since chapter 21.
-
-## Four grids
-
-The drill makes three steps in each layout, with chapter 20's small model and its batch of 8 rows, and notes losses, norms, what a rank keeps between two steps, and which part of one matrix it has.
-"""
-
-
-# %%
-#| export labs.drills.layouts
-from types import SimpleNamespace
-
-from nanogpt.config import Parallel
-from nanogpt.data import DocumentStream
-from nanogpt.distributed import Ranks
-from nanogpt.labs.parallel.buckets import my_rows
-from nanogpt.labs.drills.ddp import LR, ROWS, fresh
-from nanogpt.model import GPT
-from nanogpt.optim import make_optimizer
-
-
-# %%
-#| export labs.drills.layouts
-def grids(n: int) -> dict[str, Parallel]:
-    """The layouts of n processes that are compared."""
-    two = {"parts × cuts": Parallel(dp=n // 2, shard=True, tp=2)}
-    return {"copies": Parallel(dp=n), "parts": Parallel(dp=n, shard=True), "cuts": Parallel(tp=n)} | two
-
-
-# %%
-for name, grid in grids(N).items():
-    print(f"{name:12} {grid}")
-
-
-# %%
-#| export labs.drills.layouts
-def run_in(grid: Parallel, ranks: Ranks, data: str):
-    """Chapter 20's model in this layout: model, stepper, optimizer and stream."""
-    model, _, stream = fresh(Ranks(device=ranks.device), data)
-    config = SimpleNamespace(parallel=grid, train=SimpleNamespace(dtype="float32"))
-    stepper, readers = lay_out(model, config, ranks)
-    make = LaidOutAdamW if is_laid_out(model) else make_optimizer
-    optimizer = make(model, LR, betas=(0.9, 0.98), weight_decay=0.01)
-    dealt = my_rows(ROWS, readers)
-    stream = DocumentStream(stream.paths, T=stream.T, device=ranks.device, **dealt)
-    return model, stepper, optimizer, stream
-
-
-# %% [markdown]
-r"""
-`run_in` prepares one of them: what takes the steps, the optimizer, and this rank's rows. Around it, the drills `ways` and `making` only measure; they are in an appendix. Both run in one call.
-
-*Predict.* The model has 0.53 million parameters, so that one process keeps 8.5 MB: weights, gradients, two moments, four bytes each. What does a rank keep on the grid *parts × cuts*, and
-with cuts alone, where every rank has all LayerNorms and positions?
-"""
-
-# %%
-predict("21d.2", "MB that a rank keeps on parts × cuts", guess=None, unit="MB")
-
-# %%
-os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"  # PyTorch 2.9 keeps no flight record else
-torchrun("21d", N, "drill", "drills.layouts:ways", "drills.layouts:making", "--data", DATA, "--out", OUT)
-found = json.loads(Path(OUT).read_text())
-told, one = found["drills.layouts:ways"], found["drills.layouts:ways"]["one process"]["told"]
-for name, way in told.items():
-    apart = max(abs(a - b) for ours, theirs in zip(way["told"], one) for a, b in zip(ours, theirs))
-    assert apart < 1e-4, f"{name} has another loss or norm than one process, by {apart:.1e}"
-    loss, norm = way["told"][-1]
-    print(f"{name:12} third loss {loss:.3f}, norm {norm:.3f}: as one process, to rounding")
-
-# %%
-keeps = {name: max(way["kept"], key=lambda kept: sum(kept.values())) for name, way in told.items()}
-show(
-    figures.memory(keeps),
-    alt="Bytes a rank keeps by layout: one process and copies 8.5 MB, the others about a quarter.",
-)
-for name, kinds in keeps.items():
-    print(f"{name:12} {sum(kinds.values()) / 1e6:.2f} MB")
-answer("21d.2", sum(keeps["parts × cuts"].values()) / 1e6)
-
-# %% [markdown]
-r"""
-Copies save nothing. Parts divide everything by the number of ranks. Cuts divide everything but what every rank has in full: positions, LayerNorms, and the biases that are added after a sum. One matrix of the MLP, `c_proj`, shows who holds which part. It has 128 outputs (rows) and
-512 inputs (columns):
-"""
-
-# %%
-held = {name: way["has"] for name, way in told.items() if name != "one process"}
-show(
-    figures.holders(held, (128, 512)),
-    alt="One matrix on four ranks: copies hold all, parts a band of rows, cuts a band of columns, the grid a quarter of each.",
-)
-
-# %% [markdown]
-r"""
-A *part* is some rows: the matrix is gathered before it is used, and no rank computes with its rows alone. A *cut* is the columns for the inputs that this rank's share of `c_fc` makes: the rank
-multiplies by it, and the results are summed. On the grid ranks 0 and 2 have the same columns and gather them from each other, as ranks 1 and 3 do.
-
-Do the ranks hold no more than this while the model is made? The second drill made it in both ways, in parts on all ranks:
-"""
-
-# %%
-making = found["drills.layouts:making"]
-for way, peak in making["peaks"].items():
-    print(f"{way:14} a peak of {peak / making['weights']:.2f} × the weights on a rank")
-share = 1 / N + making["largest"] / making["weights"]
-print(f"a part and the largest tensor: {share:.2f} × the weights")
-assert making["peaks"]["part by part"] < making["weights"], "a rank has held the complete model"
-
-# %% [markdown]
-r"""
-Cut after it was made, the model takes more than its complete weights on every rank, whatever their number. Part by part, a rank needs its share and a tensor or two, and its share falls with the number of ranks.
-
-What travels in a step? There are two kinds:
-"""
-
-# %% tags=["nbval-ignore-output"]
-from nanogpt.labs.drills.ddp import ROWS, SHAPE
-
-for name, grid in grids(N).items():
-    calls, B = told[name]["sent"], ROWS // data_parallel(grid, N)
-    stream_size = B * SHAPE["block_size"] * SHAPE["n_embd"]  # of (B, T, C), this rank's rows
-    text = ", ".join(f"{len(n)} {kind}, {4 * sum(n) / 1e6:.2f} MB" for kind, n in calls.items())
-    print(f"{name:12} {text}; of (B, T, C): {sum(n == stream_size for n in calls.get('all_reduce', []))}")
-
-# %% [markdown]
-r"""
-(These are rank 0's collectives in one step, from chapter 20b's flight recorder. Gloo implements reduce-scatter as an all-reduce, so the complete gradient of the parts shows up there. Of an all_gather
-the record has what this rank gives, a quarter of what it gets.) Copies and parts move
-*parameters*: as many bytes however long the text is. Cuts move *activations*, (B, T, C) twice in forward and twice in backward of each of two layers, once for the embedding and once for the head: as many bytes however
-large the vocabulary and the MLP are. On the grid these have half the rows, and each rank has half the parameters to average.
 """
 
 # %% [markdown]
@@ -627,6 +638,9 @@ answer("21d.3", apart["loss"])
 
 # %% [markdown]
 r"""
+The two curves are one. After 24 steps the logs say 4.774152 and 4.774151, and no step is further apart than 9.5·10⁻⁷ nats. The logs also say what it costs here: a step takes 57 ms in one process and 305 ms on the grid, where four processes share this
+machine's cores and talk through gloo. On one machine a layout saves memory, not time.
+
 Why not zero? A sum over ranks adds in another order than one process does; float32 rounds each sum, and Adam's division carries a rounding on. In the *same* layout a run that was stopped goes on bit for bit, as
 one process does: a test holds that. And since the checkpoint is the usual one, so is everything that reads it.
 """
@@ -822,7 +836,8 @@ them keeps 27 GB of the 78: what is inside attention and MLP is divided by eight
 So it fits. This is what `tp` is for: *fewer rows than GPUs*.
 
 It is not for the network. By the link alone, parts across all 64 GPUs are the faster layout for GPT-3. A ring between machines has all eight network cards of a machine together, so it is nearly as fast as the link inside, and `tp` sends activations four times in each layer. Over all 64 GPUs each
-sum carries eight times as many rows, and the link is busy longer than the GPUs compute.
+sum carries eight times as many rows, and the link is busy for 1.09 of the time of computing. With `tp` in a machine it is busy for 0.21, which was the question: 5.2 times as long. (Why not eight times? Half of the 0.21 is for weights and gradients in
+parts, which travel no more when `tp` takes all GPUs. The sums alone take ten times as long.)
 
 So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `copies` makes several groups where one is enough to hold the model. Four things are left out here: the activations of more than one row, context parallelism (chapter 21c), for which `parallel` has no word, pipelines
 (chapter 21e), and communication that is hidden behind computing. Chapter 22 plans with them.
@@ -1001,6 +1016,22 @@ from nanogpt.training import scale_weight
 def check_ranks(config: Config, ranks: Ranks) -> None:
     """ValueError if this is not the number of processes that the layout needs."""
     data_parallel(config.parallel, ranks.size)
+
+
+# %% [markdown]
+r"""
+`torch.compile` gets one block at a time. PyTorch 2.13 cannot compile the complete model in every layout: with `tp` it expects a DTensor's gradient for the logits, which the loss leaves aside, and gets none. So `compile_blocks` puts `torch.compile` around each
+block. (A test compares losses and norms with those of one process, in every layout that can be compiled.)
+"""
+
+
+# %%
+#| export
+def compile_blocks(model: GPT) -> GPT:
+    """torch.compile for a model that is laid out, in place: block by block, because ranks talk between them."""
+    for block in model.transformer.h:
+        block.forward = torch.compile(block.forward)  # not the module: FSDP2's hooks stay around it
+    return model
 
 
 # %% [markdown]

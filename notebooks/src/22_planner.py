@@ -81,7 +81,7 @@ print(f"the logits are one table of N × V, {4 * N * V / MIB:,.0f} MiB")
 
 # %% [markdown]
 r"""
-The activations of eight rows already take more than three times the memory of the weights, gradients and moments together. Unlike those, they grow with the batch.
+The activations of eight rows, 4,608 MiB in the blocks and 1,571 for the logits, already take more than three times the memory of the weights, gradients and moments together. Unlike those, they grow with the batch.
 
 Is the list complete? Autograd can tell: chapter 09's `saved_bytes` counts what it really saves. We ask it about a small model, once with three blocks and once with two. The difference is one block.
 """
@@ -447,7 +447,6 @@ The memory of the parameters is constant, and each further row of the batch adds
 *Predict.* How many rows of GPT-2 small fit into the 24,564 MiB of an RTX 4090, in float32?
 """
 
-
 # %%
 #| export labs.plan.footprint
 #| blank largest_batch: the bytes for B = 1 and B = 2 give the line
@@ -479,7 +478,7 @@ answer("22.3", largest_batch(step, room))
 
 # %% [markdown]
 r"""
-We subtracted 851 MiB, which are not tensors. We took them from one log, which the section *Against published logs* reads. The log does not say what they are; CUDA's context and the code of its libraries must be among them. No formula gives their size.
+Eighteen rows fit. We subtracted 851 MiB, which are not tensors. We took them from one log, which the section *Against published logs* reads. The log does not say what they are; CUDA's context and the code of its libraries must be among them. No formula gives their size.
 
 ## 16 bits, and recomputing
 
@@ -507,7 +506,7 @@ show(figures.bars({name: footprint(each) for name, each in choices.items()}, 245
 
 # %% [markdown]
 r"""
-A 16-bit format does not halve the memory: the loss's tables and the optimizer keep their float32. When blocks are recomputed, a row needs almost no memory except for its logits and their gradients.
+A 16-bit format does not halve the memory: from 11,273 MiB it falls to 9,480, and 23 rows fit instead of 18, because the loss's tables and the optimizer keep their float32. Recomputed blocks bring more, 33 rows. When blocks are recomputed, a row needs almost no memory except for its logits and their gradients.
 
 *Check.* Autograd on this machine must agree under autocast, too, and with attention that keeps its T × T weights. We run three of the four combinations. The casts are among the tensors that autograd saves, so the formula adds them. The fourth, bf16 without flash attention, cannot be checked here: on a CPU, autocast leaves the softmax in 16 bits, and on a GPU it does not. The next section compares it with the peak that an H100 recorded.
 """
@@ -750,7 +749,6 @@ def legend(held: dict[str, int]) -> str:
 # %%
 print(picture(footprint(LOGS["A800"]), MEMORY["A800"]))
 
-
 # %% [markdown]
 r"""
 With a pipeline, the table is about the stage that needs the most memory. `fullest` finds it, `memory_lines` makes the lines, and `print_table` prints them.
@@ -816,7 +814,6 @@ Chapter 17c's `--dry-run` printed the memory of a run as if everything were in f
 
 # %%
 from nanogpt.labs.plan.dryrun import of_adapters
-
 
 # %%
 #| export labs.plan.dryrun

@@ -145,7 +145,6 @@ for z in (1, 2):
         [(s.kind, s.calls, s.nbytes) for s in data_traffic(Step(GPTConfig(), shard=z, dp=8, accumulate=4))],
     )
 
-
 # %% [markdown]
 r"""
 **Tensor parallelism** sums the stream twice in each block's forward and twice in its backward, and once at each end of the model. The loss needs three small sums. If blocks are recomputed, backward runs their forward again, with its sums. PyTorch's `checkpoint` stops as soon as it has the
@@ -572,7 +571,6 @@ def parser() -> argparse.ArgumentParser:
 args = parser().parse_args(["--layers", "32", "--heads", "32", "--width", "4096", "--device", "RTX", "4090"])
 print(args.model, args.layers, args.heads, args.width, args.device)
 
-
 # %% [markdown]
 r"""
 A wrong word gets one sentence with the remedy: the nearest name, and what to give instead of a name.
@@ -678,7 +676,6 @@ for words in ("--model llama-70B", "--device MI300X", "--device T4 --program bf1
 r"""
 Now the table of what is sent and of the time. Where no share is given, each time has two values, for 50% and for 20%.
 """
-
 
 # %%
 #| export labs.plan.table
@@ -836,6 +833,16 @@ for i, row in enumerate(figures.problems(), 6):
     number = amounts[row["line"]].split()[0].replace(",", "")
     answer(f"22a.{i}", float(number) if "." in number else int(number))
 predictions("22a")
+
+# %% [markdown]
+r"""
+Where were you far off? Four of the answers surprise most people.
+
+- The first three belong together. A model of 1.5 billion parameters does not fit into 24 GB, not even with one row: 34,217 MiB. To recompute every block saves only 14% (29,506), because 16 bytes for each parameter are 24 GB by themselves. To share those among eight cards makes room for 11 rows on each.
+- Flash attention makes room for 10 rows instead of 7 on a T4, and not for many more: half of what a row needs there are its logits and the loss's tables.
+- Ten billion tokens are 0.79 days on one A100 at 40%. GPT-2 small is no longer a large model.
+- With DDP a GPU sends 2,484 MB for the gradients of 355 million parameters. Split by `tp`, a model of 6.7 billion sends 7,634 MB in a step of two rows, and this grows with the rows.
+"""
 
 # %% [markdown]
 r"""

@@ -217,9 +217,26 @@ print(f"all {len(found)} tensors came back, {WTE} with {len(found[WTE])} rows")
 
 # %% [markdown]
 r"""
-## Appendix: refusing a wrong file
+And if writer and reader do not agree? We write the same weights block by block, in our order, and read them in llm.c's:
+"""
 
-A file can be torn, of another kind or of another version. Then its reader must say so in one sentence. The functions of this appendix do that, and `version_of` refuses a model that llm.c cannot have. `read_state` reads a debug state, which we need further below. You can skip this code; look at the two error messages.
+# %%
+file = io.BytesIO()
+for name, p in model.named_parameters():
+    file.write(p.detach().numpy().tobytes())
+    if name == WTE:
+        file.write(bytes(4 * (config.vocab_rows - config.vocab_size) * config.n_embd))
+misread = read_tensors(np.frombuffer(file.getvalue(), np.uint8), config, torch.float32)
+right = [name for name, p in model.named_parameters() if torch.equal(misread[name], p)]
+print(f"{file.tell():,} bytes, as expected; of {len(misread)} tensors {len(right)} are right")
+
+# %% [markdown]
+r"""
+Nothing has complained. The size is right, every tensor has its shape, and 45 of 52 have the numbers of others. (Five of the seven are at the ends of the file, where both orders agree. Two are biases of zeros that have met other zeros.) No size and no magic number can find this. A judge can who computes with what was read, and we come to one.
+
+## Refusing a wrong file
+
+A file can be torn, of another kind or of another version. Then its reader must say so in one sentence. `read_header` compares the magic number and the version, and `body` the number of bytes:
 """
 
 
@@ -255,6 +272,16 @@ for what, magic in ("a tokenizer", TOKENIZER), ("a model", MODEL):
         print("torn.bin" + str(error).partition("torn.bin")[2])
 
 
+# %% [markdown]
+r"""
+The first message is what the magic number is for. Four bytes are enough to know that this is a model and no tokenizer.
+
+## A model's file
+
+A model's file is the header and the tensors. `version_of` finds the number of the version, and refuses a type that llm.c has none for. `to_llmc` writes the file with chapter 03's `atomically`, so that no half of a file is ever found under its name. A model in float32 becomes version 3, a model in bfloat16 version 5.
+"""
+
+
 # %%
 #| export labs.formats.llmc
 def version_of(model: GPT, dtype: torch.dtype | None) -> tuple[int, torch.dtype]:
@@ -269,45 +296,6 @@ def version_of(model: GPT, dtype: torch.dtype | None) -> tuple[int, torch.dtype]
         if kind == dtype:
             return version, dtype
     raise ValueError(f"llm.c reads float32 and bfloat16, not {dtype}; give dtype=torch.float32")
-
-
-# %%
-#| export labs.formats.llmc
-def read_config(path: str | Path) -> tuple[GPTConfig, torch.dtype]:
-    """The shape of a model's file, with its padded vocabulary, and its dtype; ValueError if there is no such model."""
-    _, version, T, V, L, H, C, rows, *_ = read_header(path, MODEL, VERSIONS, "a model")
-    try:
-        return GPTConfig(T, V, L, H, C, padded_vocab_size=rows), VERSIONS[version]
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-
-
-def check_finite(path: str | Path, tensors: dict[str, Tensor]) -> None:
-    """ValueError that names the first tensor with NaN or infinity."""
-    for name, t in tensors.items():
-        if not t.isfinite().all():
-            raise ValueError(f"{path}: {name} holds NaN or infinity")
-
-
-# %%
-#| export labs.formats.llmc
-def read_state(path: str | Path, config: GPTConfig) -> dict:
-    """x and y (B, T), logits (B, T, vocab_size), loss, and grads by name; of a model of this shape, as from_llmc has it."""
-    _, _, B, T, *_ = read_header(path, STATE, [2], "a debug state")
-    c, n = padded_shape(config), B * T
-    data = body(path, 4 * (2 * n + n * c.vocab_size + 1 + num_params(c)))
-    x, y, logits, loss, grads = np.split(data, 4 * np.cumsum([n, n, n * c.vocab_size, 1]))
-    ids = [torch.from_numpy(t.view("<i4").astype(np.int64)).view(B, T) for t in (x, y)]
-    found = dict(x=ids[0], y=ids[1], logits=torch.from_numpy(logits.view("<f4").copy()).view(B, T, -1))
-    return found | dict(loss=float(loss.view("<f4")[0]), grads=read_tensors(grads, c, torch.float32))
-
-
-# %% [markdown]
-r"""
-## A model's file
-
-A model's file is the header and the tensors. `to_llmc` writes it with chapter 03's `atomically`, so that no half of a file is ever found under its name. A model in float32 becomes version 3, a model in bfloat16 version 5.
-"""
 
 
 # %%
@@ -334,8 +322,26 @@ for dtype in (torch.float32, torch.bfloat16):
 r"""
 ## The model comes back
 
-`from_llmc` goes the same way back. The appendix's `read_config` makes a configuration from the header, and `body` gives the bytes behind it. The model is made without memory (`meta`, chapter 06) and gets the tensors of the file.
+`from_llmc` goes the same way back. `read_config` makes a configuration from the header, `body` gives the bytes behind it, and `check_finite` refuses a tensor with NaN or infinity. The model is made without memory (`meta`, chapter 06) and gets the tensors of the file.
 """
+
+
+# %%
+#| export labs.formats.llmc
+def read_config(path: str | Path) -> tuple[GPTConfig, torch.dtype]:
+    """The shape of a model's file, with its padded vocabulary, and its dtype; ValueError if there is no such model."""
+    _, version, T, V, L, H, C, rows, *_ = read_header(path, MODEL, VERSIONS, "a model")
+    try:
+        return GPTConfig(T, V, L, H, C, padded_vocab_size=rows), VERSIONS[version]
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def check_finite(path: str | Path, tensors: dict[str, Tensor]) -> None:
+    """ValueError that names the first tensor with NaN or infinity."""
+    for name, t in tensors.items():
+        if not t.isfinite().all():
+            raise ValueError(f"{path}: {name} holds NaN or infinity")
 
 
 # %%
@@ -375,7 +381,7 @@ r"""
 We have only compared our writer with our own reader, and both could be wrong in the same way. llm.c has a better test, `test_gpt2.c`. This program loads a model and a *debug state*: a batch, with the logits, the loss and all gradients that PyTorch computed for it. It computes the same with its own code, compares, then makes ten
 steps of AdamW and compares the losses. It was written to check llm.c against PyTorch. We use it the other way round, to check this course's GPT: attention, GELU, layer norm and the backward pass, by loops in C that share nothing with PyTorch.
 
-For that we have to write a debug state:
+For that we have to write a debug state, and to read one:
 """
 
 
@@ -399,6 +405,19 @@ def write_state(model: GPT, x: Tensor, y: Tensor, path: str | Path) -> None:
         write_tensors(file, grads, padded_shape(model.config), torch.float32)
 
 
+# %%
+#| export labs.formats.llmc
+def read_state(path: str | Path, config: GPTConfig) -> dict:
+    """x and y (B, T), logits (B, T, vocab_size), loss, and grads by name; of a model of this shape, as from_llmc has it."""
+    _, _, B, T, *_ = read_header(path, STATE, [2], "a debug state")
+    c, n = padded_shape(config), B * T
+    data = body(path, 4 * (2 * n + n * c.vocab_size + 1 + num_params(c)))
+    x, y, logits, loss, grads = np.split(data, 4 * np.cumsum([n, n, n * c.vocab_size, 1]))
+    ids = [torch.from_numpy(t.view("<i4").astype(np.int64)).view(B, T) for t in (x, y)]
+    found = dict(x=ids[0], y=ids[1], logits=torch.from_numpy(logits.view("<f4").copy()).view(B, T, -1))
+    return found | dict(loss=float(loss.view("<f4")[0]), grads=read_tensors(grads, c, torch.float32))
+
+
 # %% [markdown]
 r"""
 One property of the program matters: it calls two gradients equal if they differ by at most 0.02. Many gradients of a small model *are* below 0.02. We count how many of them are, and then do the same with weights that are ten times as large.
@@ -417,7 +436,7 @@ for name, each in {"as it is": model, "ten times": loud}.items():
 
 # %% [markdown]
 r"""
-So we ask about the loud model. The ten losses that the program expects are written into its source, for the published weights. `judge` replaces them by ours before it compiles the program; everything else stays as it is. The line that matters is the last one. It is not the program's OK, but the largest difference that it printed.
+In the model as it is, 34 of 52 gradients could be anything and would pass; in the louder one 18. So we ask about the loud model. The ten losses that the program expects are written into its source, for the published weights. `judge` replaces them by ours before it compiles the program; everything else stays as it is. The line that matters is the last one. It is not the program's OK, but the largest difference that it printed.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -434,87 +453,17 @@ else:
 
 # %% [markdown]
 r"""
-Without llm.c on this machine the cell only says so. To ask it yourself: `git clone https://github.com/karpathy/llm.c`, set `LLMC_DIR` to the folder, and run the cell again. We asked it in November 2026, at commit f1e2ace. It said `overall okay: 1`. The logits were 8·10⁻⁶ apart, which is what float32 sums in another order give.
+Without llm.c on this machine the cell only says so. To ask it yourself: `git clone https://github.com/karpathy/llm.c`, set `LLMC_DIR` to the folder, and run the cell again. We asked it in November 2026, at commit f1e2ace, about this model and about two wrong ones:
 
-Would it notice a mistake? We tried two on this model. Without attention's √d it says `overall okay: 0`, and fifteen of sixteen gradients are not OK. With exact GELU instead of tanh's approximation it still says 1, but the logits are 2·10⁻³ apart. For logits
-and losses the program allows 0.01, and so it lets another function pass. The difference itself shows the mistake.
+| our model | llm.c says | the logits are apart by |
+|---|---|---|
+| as it is | `overall okay: 1` | 8·10⁻⁶ |
+| attention without √d | `overall okay: 0`, fifteen of sixteen gradients are not OK | more than it allows |
+| exact GELU, not tanh's approximation | `overall okay: 1` | 2·10⁻³ |
+
+The first line is the verdict that we wanted: loops in C that share nothing with PyTorch compute the same model, up to the order in which float32 adds. The third line is a warning. For logits and losses the program allows 0.01, and so it lets another function pass. The difference itself,
+250 times as large, shows the mistake.
 """
-
-# %% [markdown]
-r"""
-## Appendix: llm.c's tokenizer and its log
-
-Two more files of llm.c are useful. The tokenizer's file only decodes: it has the bytes of each id. But BPE needs no more than the order of its tokens (chapter 01), so we get the complete tokenizer back.
-"""
-
-
-# %%
-#| export labs.formats.llmc
-def write_tokenizer(tokenizer: BPETokenizer, path: str | Path) -> None:
-    """Write a tokenizer file of llm.c, version 2: all tokens by id, with their lengths in one byte each."""
-    if list(tokenizer.special) != [EOT] or max(map(len, tokenizer.tokens)) > 255:
-        raise ValueError(f"llm.c's file has one special token, {EOT}, and tokens of at most 255 bytes")
-    tokens = b"".join(bytes([len(token)]) + token for token in tokenizer.tokens)
-    with atomically(path) as file:
-        file.write(header(TOKENIZER, 2, tokenizer.vocab_size, tokenizer.eot) + tokens)
-
-
-def read_tokenizer(path: str | Path) -> BPETokenizer:
-    """The tokenizer of such a file, with GPT-2's pattern, which the file does not hold. ValueError if it is damaged."""
-    _, _, n, eot, *_ = read_header(path, TOKENIZER, [2], "a tokenizer")
-    data, tokens, at = Path(path).read_bytes(), [], HEADER_BYTES
-    while at < len(data):
-        tokens.append(data[at + 1 : at + 1 + data[at]])
-        at += 1 + data[at]
-    if at != len(data) or len(tokens) != n or eot != n - 1 or tokens[-1] != EOT.encode():
-        raise ValueError(f"{path} is damaged: not {n:,} tokens, of which {EOT} is the last; copy it again")
-    return BPETokenizer(tokens[:-1])
-
-
-# %%
-write_tokenizer(tokenizer, folder / "tokenizer.bin")
-back = read_tokenizer(folder / "tokenizer.bin")
-assert back.fingerprint == tokenizer.fingerprint, "another tokenizer came back"
-print(f"{back.vocab_size} tokens, the same ones")
-
-# %% [markdown]
-r"""
-llm.c also writes a log, `main.log`, with a short line for each event: `trl` is the training loss, `tel` the loss on held-out text. `read_log` reads it as the lines of our own `metrics.jsonl`, and the commands `plot` and `compare` call it for a file with the ending `.log`. So `python -m nanogpt plot log124M/main.log runs/mine` draws both.
-
-llm.c numbers updates from 0, and our `step` counts them. So lines of training move by one. Lines of validation stay, since llm.c validates before update s, which is after s updates.
-"""
-
-# %%
-#| export labs.formats.llmc
-import re
-import sys
-from pathlib import Path
-
-NAMES = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag_norm"}
-
-
-def read_log(path: str | Path) -> list[dict]:
-    """The steps of llm.c's main.log as rows of metrics.jsonl. A line that is not whole is left out, and stderr says so."""
-    rows = {}
-    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        if number == len(lines) and not line.endswith("\n"):
-            print(f"{path}: the last line is torn and left out", file=sys.stderr)
-        elif not re.fullmatch(r"s:\d+( \w+:-?(\d+\.?\d*(e-?\d+)?|nan|inf))+\n", line):
-            raise ValueError(f"{path}, line {number}: not a line of llm.c's main.log: {line[:40].strip()}")
-        else:
-            step, *said = (pair.split(":") for pair in line.split())
-            row = rows.setdefault(s := int(step[1]) + ("trl:" in line), {"step": s})
-            row |= {NAMES.get(key, key): float(value) for key, value in said}
-    if not rows:
-        raise ValueError(f"{path} holds no step yet")
-    return [rows[step] for step in sorted(rows)]
-
-
-# %%
-log = "s:0 tel:11.0060\ns:0 trl:11.0079 lr:0.000003 norm:16.32\ns:1 trl:10.8297 lr:0.000006 norm:15.00\n"
-(folder / "main.log").write_text(log)
-print(*read_log(folder / "main.log"), sep="\n")
 
 # %% [markdown]
 r"""
@@ -684,7 +633,7 @@ print("sequence 1:", dataset[1], "· documents:", [dataset.document(i).tolist() 
 
 # %% [markdown]
 r"""
-## Appendix: reading a pair, and `prepare --format megatron`
+## Reading a pair
 
 `read_indexed_dataset` makes such an object from two files. Most of it is checking, as with llm.c's files.
 """
@@ -740,6 +689,10 @@ except FileNotFoundError as error:
 
 # %% [markdown]
 r"""
+The same documents come back, in two bytes or in four, and a `.bin` without its index is named as what it is.
+
+## From shards to a pair
+
 Chapter 16b's command `prepare` turns text of any size into shards, in parallel and resumable. We make a pair from these shards by copying. One thing changes: our `<|endoftext|>` comes *before* each document, since it is the first token that a model sees, and Megatron's `--append-eod` puts it *after* the document. If we roll each document by one place, we get one from
 the other. The text of a document never holds that id (chapter 16), so shards can be cut into documents without any index, even if a document goes over from one shard to the next.
 """
@@ -826,6 +779,8 @@ print(f"{len(dataset):,} documents, {len(dataset.ids):,} tokens; index {size:,} 
 r"""
 The index has the size that we predicted. The published run's pair was made by Megatron's `tools/preprocess_data.py`; for each option that it was given, `data/reference/megatron_preprocess_options.csv` has the one that means the same here.
 
+The other direction is not built. `prepare --adopt` takes llm.c's shards, and says of Megatron's file that it "is not a shard in llm.c's format". Prepare the JSONL again instead.
+
 An empty document gets no `<|endoftext|>` there, only a mark; ours leaves it out. And all documents go into *one* pair, which training splits later: `--val 0 --test 0` here. With our defaults there are three pairs, split by hash (chapter 03), for `--train-data-path` and its sisters.
 """
 
@@ -833,7 +788,7 @@ An empty document gets no `<|endoftext|>` there, only a mark; ours leaves it out
 r"""
 ## Splitting: 949, 50, 1
 
-The appendix has turned our ten thousand stories into such a pair, which is now in `dataset`. Megatron's training splits it by the option `--split 949,50,1`: the first 94.9% of the documents are for training, the next 5% for validation, and the last 0.1% for testing.
+The command has turned our ten thousand stories into such a pair, which is now in `dataset`. Megatron's training splits it by the option `--split 949,50,1`: the first 94.9% of the documents are for training, the next 5% for validation, and the last 0.1% for testing.
 """
 
 
@@ -1031,6 +986,82 @@ Each document has its colour. The boxes below are the samples, and a box is fill
 
 The three arrays are Megatron's, to the last number. `tests/labs/test_ch22b_interop.py` checks this with `megatron-core` itself.
 """
+
+# %% [markdown]
+r"""
+## Appendix: llm.c's tokenizer and its log
+
+Two more files of llm.c are useful. The tokenizer's file only decodes: it has the bytes of each id. But BPE needs no more than the order of its tokens (chapter 01), so we get the complete tokenizer back.
+"""
+
+
+# %%
+#| export labs.formats.llmc
+def write_tokenizer(tokenizer: BPETokenizer, path: str | Path) -> None:
+    """Write a tokenizer file of llm.c, version 2: all tokens by id, with their lengths in one byte each."""
+    if list(tokenizer.special) != [EOT] or max(map(len, tokenizer.tokens)) > 255:
+        raise ValueError(f"llm.c's file has one special token, {EOT}, and tokens of at most 255 bytes")
+    tokens = b"".join(bytes([len(token)]) + token for token in tokenizer.tokens)
+    with atomically(path) as file:
+        file.write(header(TOKENIZER, 2, tokenizer.vocab_size, tokenizer.eot) + tokens)
+
+
+def read_tokenizer(path: str | Path) -> BPETokenizer:
+    """The tokenizer of such a file, with GPT-2's pattern, which the file does not hold. ValueError if it is damaged."""
+    _, _, n, eot, *_ = read_header(path, TOKENIZER, [2], "a tokenizer")
+    data, tokens, at = Path(path).read_bytes(), [], HEADER_BYTES
+    while at < len(data):
+        tokens.append(data[at + 1 : at + 1 + data[at]])
+        at += 1 + data[at]
+    if at != len(data) or len(tokens) != n or eot != n - 1 or tokens[-1] != EOT.encode():
+        raise ValueError(f"{path} is damaged: not {n:,} tokens, of which {EOT} is the last; copy it again")
+    return BPETokenizer(tokens[:-1])
+
+
+# %%
+write_tokenizer(tokenizer, folder / "tokenizer.bin")
+back = read_tokenizer(folder / "tokenizer.bin")
+assert back.fingerprint == tokenizer.fingerprint, "another tokenizer came back"
+print(f"{back.vocab_size} tokens, the same ones")
+
+# %% [markdown]
+r"""
+llm.c also writes a log, `main.log`, with a short line for each event: `trl` is the training loss, `tel` the loss on held-out text. `read_log` reads it as the lines of our own `metrics.jsonl`, and the commands `plot` and `compare` call it for a file with the ending `.log`. So `python -m nanogpt plot log124M/main.log runs/mine` draws both.
+
+llm.c numbers updates from 0, and our `step` counts them. So lines of training move by one. Lines of validation stay, since llm.c validates before update s, which is after s updates.
+"""
+
+# %%
+#| export labs.formats.llmc
+import re
+import sys
+from pathlib import Path
+
+NAMES = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag_norm"}
+
+
+def read_log(path: str | Path) -> list[dict]:
+    """The steps of llm.c's main.log as rows of metrics.jsonl. A line that is not whole is left out, and stderr says so."""
+    rows = {}
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if number == len(lines) and not line.endswith("\n"):
+            print(f"{path}: the last line is torn and left out", file=sys.stderr)
+        elif not re.fullmatch(r"s:\d+( \w+:-?(\d+\.?\d*(e-?\d+)?|nan|inf))+\n", line):
+            raise ValueError(f"{path}, line {number}: not a line of llm.c's main.log: {line[:40].strip()}")
+        else:
+            step, *said = (pair.split(":") for pair in line.split())
+            row = rows.setdefault(s := int(step[1]) + ("trl:" in line), {"step": s})
+            row |= {NAMES.get(key, key): float(value) for key, value in said}
+    if not rows:
+        raise ValueError(f"{path} holds no step yet")
+    return [rows[step] for step in sorted(rows)]
+
+
+# %%
+log = "s:0 tel:11.0060\ns:0 trl:11.0079 lr:0.000003 norm:16.32\ns:1 trl:10.8297 lr:0.000006 norm:15.00\n"
+(folder / "main.log").write_text(log)
+print(*read_log(folder / "main.log"), sep="\n")
 
 # %%
 predictions("22b")

@@ -3,9 +3,7 @@ r"""
 # 22d · Published logs: the 21 skipped steps
 
 *This page is optional, and shorter than a sitting.* A log is the only part of a run that others ever see. If you can read one, you know what was run, and you notice when the script says something else. Here is a small detective story about a published log of a Megatron-LM run: it shows how float16's loss scale behaves in a
-long run (chapter 10b introduced it), and how much one can learn from a learning rate that is printed with seven digits. Three short sections on other logs follow.
-
-Tables for looking things up are in `data/reference`: `megatron_arguments.csv` has the 45 arguments of Megatron-LM's published scripts with our key for each, `megatron_columns.csv` has the formula of each column of its log, and `llmc_options.csv` has the options of llm.c.
+long run (chapter 10b introduced it), and how much one can learn from a learning rate that is printed with seven digits. Then we read three other logs, for one question each: how precise is one validation loss, can six devices be compared by their losses, and did a run start well?
 
 First we print the beginning of the log and draw two of its columns.
 """
@@ -112,7 +110,10 @@ answer("22d.1", math.log2(scaler.scale))
 r"""
 ## The log, replayed
 
-Do these 21 overflows explain the log? Then two columns must follow from the arguments of the script and the column `skipped`: the scale, and the learning rate, which counts updates and not iterations. A printed number is rounded, so "follows" means: the difference is at most half a unit of its last digit.
+Ten overflows, nine halvings: 2^23 = 8,388,608, and this number is in the log. Let us follow the next two lines by hand. Six more skipped iterations take the scale to 2^17 = 131,072, and five more to 2^12 = 4,096. Both numbers are in the log, so after the first overflow none was forgiven. The learning rate counts along. It
+rises to 10⁻⁴ over ten updates, a tenth of it with each. Of the first 20 iterations 16 were skipped, so four updates were made: 4·10⁻⁵. Of the first 30, 21 were skipped, which leaves nine: 9·10⁻⁵. Both are in the log as well.
+
+Do these 21 overflows explain the complete log? Then two columns must follow from the arguments of the script and the column `skipped`: the scale, and the learning rate, which counts updates and not iterations. A printed number is rounded, so "follows" means: the difference is at most half a unit of its last digit.
 """
 
 
@@ -192,7 +193,7 @@ for hysteresis in (1, 2, 3):
 
 # %% [markdown]
 r"""
-With a patience of two, every scale of the log follows, digit by digit, and with one or three it does not. So the 21st skipped iteration is the one that was forgiven. The rates follow as well, but only because we round them to float32 first: without that, six of the 26 rows differ in the last digit (a test checks this). Megatron-LM sends the rate between ranks as a float32 tensor.
+With a patience of two, all 26 scales of the log follow, digit by digit, and with one or three not a single one. So the 21st skipped iteration is the one that was forgiven. The rates follow as well, but only because we round them to float32 first: without that, six of the 26 rows differ in the last digit (a test checks this). Megatron-LM sends the rate between ranks as a float32 tensor.
 
 (One difference to chapter 17's trainer: Megatron's schedule begins at zero, so its first update has no rate at all. Ours gives the first update a tenth of the rate.)
 
@@ -209,13 +210,15 @@ skipped = [2500 - n for n in updates]
 print(f"iteration {row['iteration']}: learning rate {row['lr']}, so {updates} updates and {skipped} skipped")
 answer("22d.2", skipped[0])
 assert len(skipped) == 1, f"the printed rate allows {len(skipped)} numbers of skipped iterations"
+for n in (updates[0] - 1, updates[0], updates[0] + 1):
+    print(f"after {n} updates the rate is {printed_rate(two, n):.6E}")
 *_, line = expected_lines(two, [1] * skipped[0] + [0] * updates[0], PatientScaler(2.0**32), every=1)
 print(f"the scale would be {line['loss_scale']:.0f}; published {row['loss_scale']}")
 assert agrees(row["loss_scale"], line["loss_scale"]), "the scale does not follow"
 
 # %% [markdown]
 r"""
-It is twenty-one again, and we could read it off the seventh digit of a learning rate. The scale agrees: 2^14 is 2^12, doubled after 1,000 and after 2,000 good iterations. So two independent columns of the log have the same explanation. A third column, the consumed samples, counts on: 40,000 are 2,500 × 16. A skipped
+It is twenty-one again, and we could read it off the last digits of a learning rate. One update more or less changes only the fifth digit; had the log printed three digits, 38 numbers would have fit. The scale agrees: 2^14 is 2^12, doubled after 1,000 and after 2,000 good iterations. So two independent columns of the log have the same explanation. A third column, the consumed samples, counts on: 40,000 are 2,500 × 16. A skipped
 iteration has read its rows, and only the update is missing. (It is the simplest story: we assume that the search came first, and that neither growth met an overflow.)
 
 Such a check can also find a wrong script. The script printed above that log says 1,000 iterations, and the line says 2,500. So this is not the script that was run, and a cosine ends where its run ends: with that script's
@@ -254,7 +257,7 @@ for name in ("evaluate", "save-checkpoint"):
 
 # %% [markdown]
 r"""
-With the same weights, only the rows can differ, and 80 rows are few. Before you call one loss better than another, ask for its standard error (chapter 18). In the first run, evaluations and checkpoints together took some 8% as long as the training itself.
+With the same weights, only the rows can differ. They alone make 0.059 nats, because 80 rows are few. Before you call one loss better than another, ask for its standard error (chapter 18). In the first run, evaluations took 5.2% and checkpoints 2.4% as long as the training itself.
 
 ## A table of six devices
 
@@ -299,7 +302,7 @@ for other in ("M1", "Arm"):
 
 # %% [markdown]
 r"""
-The same C code gives slightly different losses on different processors, and the largest differences come late in the run. So if you repeat a published run and get losses that are a few thousandths away, you have no reason to look for a mistake. If they are 0.1 away, look first at what was averaged.
+The same C code gives slightly different losses on different processors: within 41 steps at most 0.0004 nats apart on Intel and M1, and 0.008 on Intel and Arm. The largest differences come late in the run. So if you repeat a published run and get losses that are a few thousandths away, you have no reason to look for a mistake. If they are 0.1 away, look first at what was averaged.
 
 The comparison also gives a time for each device, and the six times are of three kinds:
 
@@ -370,7 +373,8 @@ python -m nanogpt train gpt2-124M-llmc train.batch_tokens=458752 train.micro_bat
 SHARDS is the folder of llm.c's shards; `python -m nanogpt prepare --adopt SHARDS` has written its manifest once (chapter 16b). How long would it take?
 The planner of chapter 22a says 0.60 days, 14 GPU-hours, if our trainer reached the share that the log reached: 21,479 steps of 2.42 seconds.
 
-How do you find our words for llm.c's options? `llmc_options.csv` has a row for each. We print the first eight: the option, its name in the log, its value in this run, and our key.
+How do you find our words for other programs' options? Three tables in `data/reference` are made for looking them up. `megatron_arguments.csv` has the 45 arguments of Megatron-LM's published scripts with our key for each, `megatron_columns.csv` has the formula of each column of its log, and `llmc_options.csv` has the
+options of llm.c. We print the first eight of these: the option, its name in the log, its value in this run, and our key.
 """
 
 # %%

@@ -108,6 +108,7 @@ for line in doubled.asm["ptx"].splitlines():
     if re.search(r"ctaid|tid\.x|ld\.global|add\.f32|mul\.f32|st\.global", line):
         print(line.strip())
 
+
 # %% [markdown]
 r"""
 The compiler goes through several stages. Two of them are its own languages (`ttir`, `ttgir`), then comes LLVM's (`llir`), then
@@ -148,7 +149,6 @@ Now the kernel of chapter 23c, for 16-bit inputs. We count four kinds of instruc
 - `fma`: one thread multiplies two numbers and adds a third, without a tensor core;
 - `ex2`: one power of two. There is no instruction for $e^x$, so the compiler computes $2^{x \log_2 e}$.
 """
-
 
 # %%
 #| export
@@ -257,8 +257,9 @@ for block, warps in CHOICES:
 
 # %% [markdown]
 r"""
-A thread can have 255 registers at most. With a block of 128 and 4 warps, its part of the tiles does not fit into them, and
-the compiler spills thousands of bytes. With 8 warps twice as many threads share the same tile, and nothing is spilled.
+A thread can have 255 registers at most. With a block of 128 and 4 warps, its part of the tiles does not fit into them. NVIDIA's
+assembler then gives up the registers: it uses 32 of them and puts 6,816 bytes for each thread into the slow memory. With 8 warps
+twice as many threads share the same tile, and nothing is spilled.
 
 How many programs have room on a multiprocessor at the same time? This number matters, because while one program waits for
 memory, another can compute. Four limits decide it: threads, registers, shared memory, and a highest number of programs. NVIDIA
@@ -400,7 +401,7 @@ assert (128, 4) not in order, "a choice that spills is in the list"
 
 # %% [markdown]
 r"""
-So we would expect a block of 128 with 8 warps to win.
+So we would expect a block of 128 with 8 warps to win, although only one of its programs has room at a time.
 
 ## Measure it on an H100
 
@@ -429,19 +430,30 @@ for (block, warps), ms in measured.items():
     limit = flash_seconds(peak_of("H100"), 8 * 12, 1024, 64, block)
     listed = (block, warps) in h100_order
     place = f"place {h100_order.index((block, warps)) + 1}" if listed else "out, it spills"
+    programs = resident(h100_needs[block, warps], LIMITS[90])
     print(
-        f"block {block:3}, {warps} warps: limit {1e6 * limit:4.0f} µs, measured {1e3 * ms:4.0f}; predicted: {place}"
+        f"block {block:3}, {warps} warps: limit {1e6 * limit:4.0f} µs, measured {1e3 * ms:4.0f}; predicted: {place};"
+        f" programs at a time: {programs}"
     )
 answer("23d.3", measured[h100_order[0]] / min(measured.values()))
+h200 = json.loads(Path("../data/measurements/h200-day.json").read_text())["flash kernels"]["float16"]
+for block in (32, 64, 128):
+    print(
+        f"block {block:3}, 4 warps: H100 {1e3 * measured[block, 4]:.0f} µs, H200 {1e3 * h200[str(block)][0]:.0f} µs"
+    )
 
 # %% [markdown]
 r"""
-The prediction is wrong. The choice in its first place took 92 µs, and the fastest one 72 µs.
+By this record the prediction is wrong. The choice in its first place took 92 µs, and the fastest one 72 µs.
 
-Step 2 misled us. It ranks by a lower limit, and a limit is not a time. The bytes of the larger block allow 41 µs, and it took
-92. Something else slows it down, and we have not found out what. The smaller block took 72 µs, just above its limit of 71. Even that may be chance: the limit assumes
-that every load comes from the main memory, but all keys and values together have 25 MB here, and an H100's second-level
-cache holds 50 MiB (chapter 12).
+But look at the last three lines before you believe it. An H200 has the same multiprocessors as an H100. On both, the same kernel takes the same time with
+blocks of 32 and of 128, within 3%. With blocks of 64 it took 72 µs on one and 160 on the other. One of these two numbers is wrong, or something differed that was not recorded. With
+160 µs for that choice, the predicted one, 92 µs, would be the fastest of all. So the verdict depends on a single number, which has to be measured again. (The
+instructions that we count below speak for the 72.)
+
+One thing is certain: 92 µs are more than twice the limit of 41. The last column says what may slow the large block down. It has room for one program
+on a multiprocessor only, and while this program waits for memory, nothing else computes there. (The limit itself assumes that every load comes from the
+main memory. All keys and values together have 25 MB here, and an H100's second-level cache holds 50 MiB, see chapter 12.)
 
 Step 1 is too strict: a block of 128 with 4 warps spills, and is still faster than two choices that do not.
 

@@ -31,6 +31,29 @@ from nanogpt.shards import (
 )
 from nanogpt.tokenizer import BPETokenizer
 
+
+def shard_entry(path: Path, tokens: int) -> dict:
+    return {"file": path.name, "tokens": tokens, "sha256": file_sha256(path)}
+
+
+def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
+    """A shard for each split, which grows block by block; what a manifest says of them."""
+    splits = {}
+    for split, ids, documents, size in encoded:
+        held = splits.setdefault(split, Counter())
+        with open(folder / f"{split}.bin", "ab") as file:
+            if not held:  # the first portion: leave room for the header
+                file.write(bytes(HEADER_BYTES))
+            file.write(ids.tobytes())
+        held.update(documents=documents, bytes=size, tokens=len(ids))
+    for split, held in splits.items():
+        path = folder / f"{split}.bin"
+        with open(path, "r+b") as file:
+            file.write(shard_header(held["tokens"]))
+        splits[split] = {**held, "shards": [shard_entry(path, held["tokens"])]}
+    return splits
+
+
 CHUNKS = ".chunks"  # the folder below --out where they are, until they are merged
 
 
@@ -54,28 +77,6 @@ def refuse_change(out: Path, spans: list[Span], was: str) -> None:
     """ValueError if the text of a chunk is not what it was."""
     if hash_of(spans) != was:
         raise ValueError(f"{spans[0].path} has changed since {out} was begun; {remedy(out)}")
-
-
-def shard_entry(path: Path, tokens: int) -> dict:
-    return {"file": path.name, "tokens": tokens, "sha256": file_sha256(path)}
-
-
-def write_splits(folder: Path, encoded: Iterable[tuple]) -> dict:
-    """A shard for each split, which grows block by block; what a manifest says of them."""
-    splits = {}
-    for split, ids, documents, size in encoded:
-        held = splits.setdefault(split, Counter())
-        with open(folder / f"{split}.bin", "ab") as file:
-            if not held:  # the first portion: leave room for the header
-                file.write(bytes(HEADER_BYTES))
-            file.write(ids.tobytes())
-        held.update(documents=documents, bytes=size, tokens=len(ids))
-    for split, held in splits.items():
-        path = folder / f"{split}.bin"
-        with open(path, "r+b") as file:
-            file.write(shard_header(held["tokens"]))
-        splits[split] = {**held, "shards": [shard_entry(path, held["tokens"])]}
-    return splits
 
 
 def make_chunk(folder: Path, spans: list[Span], made_of: dict, encode: Callable, merging=False) -> dict:
