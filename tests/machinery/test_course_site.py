@@ -215,6 +215,14 @@ def test_the_book_is_made_aside_and_takes_its_place_when_it_is_complete(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["html", "source"]
 
 
+def test_a_students_own_files_and_copies_are_no_pages(monkeypatch):
+    places, modules_of, notebooks = site.places(), site.module_pages(), site.notebooks()
+    monkeypatch.setattr(site, "modules", lambda: [*modules(), "yours-model", "model (copy)", "labs.mine"])
+    copies = [NOTEBOOKS / "04_attention-Copy1.ipynb", NOTEBOOKS / "04_tries.ipynb"]
+    monkeypatch.setattr(site, "numbered", lambda *_: sorted([*FILES.values(), *copies], key=number_of))
+    assert (site.places(), site.module_pages(), site.notebooks()) == (places, modules_of, notebooks)
+
+
 def test_every_module_has_a_page():
     made = site.module_pages()
     names = {name.replace(".", "/") for name in modules()}
