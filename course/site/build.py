@@ -30,6 +30,7 @@ from course.paths import (
 )
 from course.site.chapters import CHAPTERS, OPTIONAL, PARTS, SHORT, part
 from course.site.pages import address, chapter_page, exercise_page, linked, page, raw_files
+from course.site.search import index
 from course.states.released import writers
 
 SITE = ROOT / "build" / "site"
@@ -68,6 +69,7 @@ def site(folder: Path = SITE) -> int:
     for path in notebooks():
         for name, data in raw_files(path).items():
             write_atomically(new / name, data)
+    write_atomically(new / "search-index.js", index(new))
     take_place(new, html)
     print(f"{relative(html / 'index.html')}: open it in a browser ({time.monotonic() - start:.0f} s)")
     return 0
