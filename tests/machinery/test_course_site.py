@@ -144,11 +144,27 @@ def test_plumbing_is_folded_and_an_exported_cell_has_a_badge(source, tags, badge
 
 def test_what_answers_a_prediction_is_folded_with_what_it_prints():
     cell = nbformat.v4.new_code_cell('answer("05.1", 10.98)')
-    cell.outputs = [nbformat.v4.new_output("stream", text="05.1: 10.98 nats\n")]
+    text = "a step\n" * 30 + "05.1: 10.98 nats\n"
+    cell.outputs = [nbformat.v4.new_output("stream", text=text)]
     (made,) = code_to_read(cell, "model", {"05.1": "10.98 nats"}, "notebooks/05_gpt.ipynb")
     assert (
         made.metadata.tags == ["hide-output"] and made.metadata.mystnb["code_prompt_show"] == "What came out"
     )
+    assert made.outputs[0].text == text, "one fold has all of it"
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("step   loss\n1      6.95\n", ["columns"]),
+        ("tensor([[1, 2],\n        [3, 4]])\n", ["columns"]),
+        ("One sunny day, Julia went to the harbor.\nNow they had ten.\n", None),
+    ],
+)
+def test_what_has_columns_is_marked_so_that_a_phone_keeps_them(text, tags):
+    cell = nbformat.v4.new_code_cell("print(x)", outputs=[nbformat.v4.new_output("stream", text=text)])
+    (made,) = cells_to_read([cell], "notebooks/05_gpt.ipynb")
+    assert made.metadata.get("tags") == tags
 
 
 def test_imports_that_follow_each_other_are_one_fold_and_predict_may_have_another_name():
