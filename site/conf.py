@@ -10,7 +10,7 @@ from docutils import nodes
 sys.path.insert(0, str(Path(__file__).parent.parent))  # nanogpt is imported for its docstrings
 
 project = "Build GPT-2, and make it fast"
-author = "the course's authors"
+author = ""  # else each page ends with one
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
@@ -20,6 +20,7 @@ extensions = [
 
 nb_execution_mode = "off"  # the committed outputs are shown
 nb_render_markdown_format = "myst"
+highlight_language = "none"  # a block that names no language is a command or a drawing
 nb_merge_streams = True
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
