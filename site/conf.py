@@ -10,7 +10,7 @@ from docutils import nodes
 sys.path.insert(0, str(Path(__file__).parent.parent))  # nanogpt is imported for its docstrings
 
 project = "Build GPT-2, and make it fast"
-author = "the course's authors"
+author = ""  # else each page ends with one
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
@@ -20,6 +20,7 @@ extensions = [
 
 nb_execution_mode = "off"  # the committed outputs are shown
 nb_render_markdown_format = "myst"
+highlight_language = "none"  # a block that names no language is a command or a drawing
 nb_merge_streams = True
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
@@ -28,6 +29,8 @@ suppress_warnings = ["misc.highlighting_failure"]  # what a program printed is n
 html_theme = "sphinx_book_theme"
 html_title = project
 html_static_path = ["_static"]
+templates_path = ["_templates"]
+html_additional_pages = {"search": "search.html"}  # the book's own, of _templates
 html_favicon = "_static/favicon.svg"
 html_context = {"default_mode": "auto"}
 html_extra_path = ["404.html"]  # GitHub shows it for an address that is none
@@ -89,8 +92,14 @@ def described(app, pagename: str, templatename: str, context: dict, doctree) -> 
     )
 
 
+def without_search(app) -> None:
+    """Sphinx makes no index of words: course/site/search.py makes one of sections."""
+    app.builder.search = False
+
+
 def setup(app) -> None:
     # It names a folder, which any process may do, and does not say so.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
+    app.connect("builder-inited", without_search)
     app.connect("autodoc-process-docstring", plain)
     app.connect("html-page-context", described)

@@ -6,6 +6,7 @@ about an hour and a half.
 
 import json
 import re
+from pathlib import Path
 
 from course.paths import chapters, notebook_path
 from course.states.state import state
@@ -23,15 +24,18 @@ HEAD = re.compile(
 
 def minutes() -> dict[str, int]:
     """The planned minutes of each chapter; a notebook that cannot be read has none."""
-    found = {}
-    for chapter in chapters():
-        try:
-            cells = json.loads(notebook_path(chapter).read_text(encoding="utf-8"))["cells"]
-        except (OSError, ValueError, KeyError):
-            continue
-        writing = BLANK * blanks(cells) if state() == "blank" else 0.0
-        found[chapter] = rounded(planned(cells) + writing)
-    return found
+    found = {chapter: minutes_of(notebook_path(chapter)) for chapter in chapters()}
+    return {chapter: time for chapter, time in found.items() if time is not None}
+
+
+def minutes_of(notebook: Path) -> int | None:
+    """The planned minutes of a notebook; None if it cannot be read."""
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError):
+        return None
+    writing = BLANK * blanks(cells) if state() == "blank" else 0.0
+    return rounded(planned(cells) + writing)
 
 
 def blanks(cells: list[dict]) -> int:

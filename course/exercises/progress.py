@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 from course.exercises.check import progress
 from course.exercises.hours import in_hours, minutes
@@ -38,8 +39,12 @@ def chapter_lines() -> list[str]:
 
 
 def title(chapter: str) -> str:
-    """A chapter's heading without its number; its file's name where it has none."""
-    path = notebook_path(chapter)
+    """The heading of a chapter's notebook."""
+    return title_of(notebook_path(chapter))
+
+
+def title_of(path: Path) -> str:
+    """A notebook's heading without its number; its file's name where it has none."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         first = "".join(cells[0]["source"]).splitlines()[0]

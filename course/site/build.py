@@ -11,8 +11,8 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from course.exercises.hours import in_hours, minutes
-from course.exercises.progress import title
+from course.exercises.hours import in_hours, minutes_of
+from course.exercises.progress import title_of
 from course.exercises.sets import folders, read
 from course.files import notebook_bytes, write_atomically
 from course.package.rooms import ROOMS
@@ -20,6 +20,7 @@ from course.paths import (
     NOTEBOOKS,
     PACKAGE,
     ROOT,
+    SOURCES,
     CourseError,
     module_path,
     modules,
@@ -29,6 +30,8 @@ from course.paths import (
 )
 from course.site.chapters import CHAPTERS, OPTIONAL, PARTS, SHORT, part
 from course.site.pages import address, chapter_page, exercise_page, linked, page, raw_files
+from course.site.search import index
+from course.states.released import writers
 
 SITE = ROOT / "build" / "site"
 ELSEWHERE = {  # files of the repository that are pages of another name
@@ -63,9 +66,10 @@ def site(folder: Path = SITE) -> int:
     if subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(new)]).returncode:
         shutil.rmtree(doctrees, ignore_errors=True)  # a page that is kept would not say its warning again
         raise CourseError("Sphinx has found something wrong, as it says above; a warning counts")
-    for path in numbered(NOTEBOOKS, ".ipynb"):
+    for path in notebooks():
         for name, data in raw_files(path).items():
             write_atomically(new / name, data)
+    write_atomically(new / "search-index.js", index(new))
     take_place(new, html)
     print(f"{relative(html / 'index.html')}: open it in a browser ({time.monotonic() - start:.0f} s)")
     return 0
@@ -107,9 +111,19 @@ def same(path: Path, data: bytes) -> bool:
     return path.exists() and path.read_bytes() == data
 
 
+def notebooks() -> list[Path]:
+    """The notebooks of the chapters, without a student's copies of them."""
+    return [path for path in numbered(NOTEBOOKS, ".ipynb") if (SOURCES / f"{path.stem}.py").exists()]
+
+
+def documented() -> list[str]:
+    """The modules that chapters export, without a student's own and copies."""
+    return [name for name in modules() if name in writers()]
+
+
 def places() -> dict[str, str]:
     """Which file or folder of the repository is which page."""
-    chapters = {relative(path): relative(path) for path in numbered(NOTEBOOKS, ".ipynb")}
+    chapters = {relative(path): relative(path) for path in notebooks()}
     sets = {relative(folder): f"{relative(folder)}.ipynb" for folder in folders()}
     written = [path for path in (ROOT / "site").rglob("*") if path.suffix in (".md", ".png")]
     pages = {relative(p): p.relative_to(ROOT / "site").as_posix() for p in written}
@@ -125,7 +139,7 @@ def staged() -> dict[str, bytes]:
             files[name] = (ROOT / file).read_bytes()
         elif file.endswith(".md") and file != "README.md":
             files[name] = page(file, name, where).encode()
-    chapters = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
+    chapters = {number_of(path): path for path in notebooks()}
     for path in chapters.values():
         files[relative(path)] = notebook_bytes(chapter_page(path, where))
     for made in map(read, folders()):
@@ -151,7 +165,7 @@ def contents(chapters: dict[str, Path]) -> str:
 
 def part_pages(chapters: dict[str, Path]) -> dict[str, str]:
     """A page for each part: what one can do after it, and its chapters, with short names for the navigation."""
-    planned, pages = minutes(), {}
+    pages = {}
     for name, (_, _, can) in PARTS.items():
         inside = part(name, list(chapters))
         if not inside:
@@ -166,8 +180,9 @@ def part_pages(chapters: dict[str, Path]) -> dict[str, str]:
         ]
         for number in inside:
             mark = " ◇" if number in OPTIONAL else ""
-            link = f"[{title(number)}](../notebooks/{chapters[number].name})"
-            lines.append(f"| {number}{mark} | {link} | {in_hours(planned.get(number, 0))} |")
+            path = chapters[number]
+            link = f"[{title_of(path)}](../notebooks/{path.name})"
+            lines.append(f"| {number}{mark} | {link} | {in_hours(minutes_of(path) or 0)} |")
         if OPTIONAL & set(inside):
             lines += ["", "Chapters marked ◇ are optional."]
         short = [f"{number} {short_title(number)} </notebooks/{chapters[number].stem}>" for number in inside]
@@ -220,11 +235,11 @@ def keys_page() -> str:
 def module_pages() -> dict[str, str]:
     """A page for each module of the package, of its docstrings, and an index: the core as one reads it, then the labs."""
     auto = "# nanogpt.{0}\n\n{1}```{{eval-rst}}\n.. automodule:: nanogpt.{0}\n```\n"
-    pages = {name.replace(".", "/"): auto.format(name, written_in(name)) for name in modules()}
+    pages = {name.replace(".", "/"): auto.format(name, written_in(name)) for name in documented()}
     text = "# The package\n\nGPT-2 and its training, in the order in which one reads it.\n"
-    text += table_of(core := sorted(filter(is_core, modules()), key=reading_order))
+    text += table_of(core := sorted(filter(is_core, documented()), key=reading_order))
     text += f"\n## nanogpt.labs\n\n{ROOMS['labs']}\n"
-    labs = sorted(set(modules()) - set(core), key=lambda name: (owner(module_path(name)), name))
+    labs = sorted(set(documented()) - set(core), key=lambda name: (owner(module_path(name)), name))
     topics: dict[str, list[str]] = {}
     for name in labs:
         topics.setdefault(name.rpartition(".")[0], []).append(name)

@@ -1,7 +1,8 @@
 """A chapter's cells as one reads them in the book: what serves the machinery is folded, or said in a few words.
 
 Directives become a badge that names the module, imports and the checkpoint are folded, a prediction is a question whose
-outcome opens, and so does the output of the cell that answers it, a long output shows its beginning, and a figure's alternative text is not shown as code.
+outcome opens, and so does the output of the cell that answers it, a long output shows its beginning, a phone lets columns
+scroll and continues other lines, and a figure's alternative text is not shown as code.
 """
 
 import ast
@@ -17,6 +18,8 @@ DIRECTIVE = re.compile(r"^#\|.*\n?", re.MULTILINE)
 EXPORT = re.compile(r"^#\| export(?: +([\w.]+))?$", re.MULTILINE)
 DEFAULT = re.compile(r"^#\| default_exp +([\w.]+)", re.MULTILINE)
 ASKS = re.compile(r"\bpredict as (\w+)")  # where a chapter has a function `predict` of its own
+ANSWERS = re.compile(r"\banswer\(")
+COLUMNS = re.compile(r"\S {2,}\S|^ {2,}\S|\t|[│─┌└]", re.MULTILINE)
 GROWS = re.compile(r"^#\| grows +(.+)$", re.MULTILINE)
 OUTCOME = "What came out"
 FOLDED = {  # a call that is folded, and what the fold says
@@ -36,6 +39,8 @@ def cells_to_read(cells: list, page: str) -> list:
     came_out = outcomes(cells)
     made = []
     for cell in cells:
+        if cell.cell_type == "code" and COLUMNS.search(printed(cell)):
+            cell.metadata.setdefault("tags", []).append("columns")
         made += code_to_read(cell, default, came_out, page, asks) if cell.cell_type == "code" else [cell]
     made = together(made)
     for number, cell in enumerate(made):
@@ -83,10 +88,17 @@ def code_to_read(cell, default: str, came_out: dict[str, str], page: str, asks: 
             return before
         cell.metadata.setdefault("tags", []).append("remove-input")
     fold(cell)
-    if came_out and re.search(r"\banswer\(", cell.source) and cell.get("outputs"):  # it answers a prediction
+    if came_out and ANSWERS.search(cell.source) and cell.get("outputs"):  # it answers a prediction
         cell.metadata.setdefault("tags", []).append("hide-output")
         cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | prompts(OUTCOME)
+        return [*before, *badge, cell]
     return [*before, *badge, cell, *rest_of_output(cell)]
+
+
+def printed(cell) -> str:
+    """What a cell printed, and its last value."""
+    outputs = cell.get("outputs", ())
+    return "\n".join(each.get("text") or each.get("data", {}).get("text/plain", "") for each in outputs)
 
 
 def is_import(node: ast.stmt) -> bool:

@@ -57,8 +57,8 @@ def filled(text: str, path: Path) -> str:
 
     def block(found: re.Match) -> str:
         made = PAGES[path][found[2]]()
-        if path != README:  # it lies beside the pictures
-            made = made.replace('"site/pictures/', '"pictures/')
+        if path != README:  # it lies beside the pictures, and is narrower than a long command
+            made = made.replace('"site/pictures/', '"pictures/').replace(" --prompt", " \\\n    --prompt")
         return f"{found[1]}{made}\n{found[3]}"
 
     return BLOCK.sub(block, text)

@@ -3,6 +3,7 @@
 tests/machinery/test_course_site_browser.py opens its pages in a browser.
 """
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,7 @@ from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, CourseError, modules
 from course.site import build as site
 from course.site import pages
 from course.site.reading import cells_to_read, code_to_read
+from course.site.search import Sections
 from nanogpt.config import keys
 
 FILES = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
@@ -142,11 +144,27 @@ def test_plumbing_is_folded_and_an_exported_cell_has_a_badge(source, tags, badge
 
 def test_what_answers_a_prediction_is_folded_with_what_it_prints():
     cell = nbformat.v4.new_code_cell('answer("05.1", 10.98)')
-    cell.outputs = [nbformat.v4.new_output("stream", text="05.1: 10.98 nats\n")]
+    text = "a step\n" * 30 + "05.1: 10.98 nats\n"
+    cell.outputs = [nbformat.v4.new_output("stream", text=text)]
     (made,) = code_to_read(cell, "model", {"05.1": "10.98 nats"}, "notebooks/05_gpt.ipynb")
     assert (
         made.metadata.tags == ["hide-output"] and made.metadata.mystnb["code_prompt_show"] == "What came out"
     )
+    assert made.outputs[0].text == text, "one fold has all of it"
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("step   loss\n1      6.95\n", ["columns"]),
+        ("tensor([[1, 2],\n        [3, 4]])\n", ["columns"]),
+        ("One sunny day, Julia went to the harbor.\nNow they had ten.\n", None),
+    ],
+)
+def test_what_has_columns_is_marked_so_that_a_phone_keeps_them(text, tags):
+    cell = nbformat.v4.new_code_cell("print(x)", outputs=[nbformat.v4.new_output("stream", text=text)])
+    (made,) = cells_to_read([cell], "notebooks/05_gpt.ipynb")
+    assert made.metadata.get("tags") == tags
 
 
 def test_imports_that_follow_each_other_are_one_fold_and_predict_may_have_another_name():
@@ -215,6 +233,14 @@ def test_the_book_is_made_aside_and_takes_its_place_when_it_is_complete(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["html", "source"]
 
 
+def test_a_students_own_files_and_copies_are_no_pages(monkeypatch):
+    places, modules_of, notebooks = site.places(), site.module_pages(), site.notebooks()
+    monkeypatch.setattr(site, "modules", lambda: [*modules(), "yours-model", "model (copy)", "labs.mine"])
+    copies = [NOTEBOOKS / "04_attention-Copy1.ipynb", NOTEBOOKS / "04_tries.ipynb"]
+    monkeypatch.setattr(site, "numbered", lambda *_: sorted([*FILES.values(), *copies], key=number_of))
+    assert (site.places(), site.module_pages(), site.notebooks()) == (places, modules_of, notebooks)
+
+
 def test_every_module_has_a_page():
     made = site.module_pages()
     names = {name.replace(".", "/") for name in modules()}
@@ -251,6 +277,25 @@ def test_every_key_of_a_run_is_on_its_page_with_its_meaning():
     assert [key for key, _, _ in rows] == list(keys())
     assert all(meaning.strip() for _, _, meaning in rows), "a key without a meaning"
     assert "keys" in site.contents(FILES).splitlines(), "the page is in no table of contents"
+
+
+PAGE = """
+<nav><h2>Contents</h2></nav><article class="bd-article">
+<section id="attention"><h1>04 · Attention<a class="headerlink" href="#attention">#</a></h1>
+<p class="buttons"><a href="x">Download</a></p><p>Ann has <em>seven</em>&#32;marbles.</p></p>
+<div class="predict"><p><span>04.1</span> how many</p><details><summary>What came out</summary><p>0.81</p></details></div>
+<section id="why-divide-by-d"><h2>Why divide by √d?<a class="headerlink" href="#">#</a></h2>
+<div class="cell"><div class="cell_input"><div class="highlight"><pre><span class="k">def</span> <span class="nf">SelfAttention</span>(q)
+</pre></div></div><div class="cell_output"><p>0.81</p></div></div>
+<p>Each is divided by <span class="math">\\(\\sqrt{d}\\)</span>.</p></section></section></article><footer>By</footer>
+"""
+
+
+def test_the_search_knows_headings_text_and_names_and_no_outcome():
+    assert [[" ".join(text.split()) for text in section] for section in Sections(PAGE).found] == [
+        ["attention", "04 · Attention", "Ann has seven marbles. 04.1 how many", ""],
+        ["why-divide-by-d", "Why divide by √d?", "Each is divided by √d.", "SelfAttention Self Attention"],
+    ]
 
 
 def test_without_sphinx_one_sentence_says_what_to_install(monkeypatch):
@@ -370,6 +415,24 @@ class TestBuilt:
                 if not target.exists() or missing:
                     dead.append(f"{path.name}: {link}")
         assert not dead
+
+    def test_the_search_leads_to_every_section_of_a_chapter(self):
+        script = (HTML / "search-index.js").read_text(encoding="utf-8")
+        made = json.loads(script.removeprefix("const courseIndex = ").removesuffix(";\n"))
+        found = Counter(made["pages"][page][0] for page, *_ in made["sections"])
+        for page, anchor, *_ in made["sections"]:
+            assert not anchor or anchor in built()[HTML / made["pages"][page][0]].anchors
+        for path in FILES.values():
+            headings = [
+                line
+                for cell in pages.chapter_page(path, PLACES).cells
+                if cell.cell_type == "markdown"
+                for line in re.sub(r"^```.*?^```", "", cell.source, flags=re.DOTALL | re.MULTILINE).split(
+                    "\n"
+                )
+                if re.match("#{1,4} ", line)
+            ]
+            assert found[f"notebooks/{path.stem}.html"] == len(headings), path.name
 
     def test_a_page_that_is_kept_is_not_made_again(self):
         built()

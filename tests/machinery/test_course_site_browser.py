@@ -1,5 +1,6 @@
 """The site in a real browser: no page fails, asks another host or is wider than a phone; search, keyboard, contrast."""
 
+from collections import Counter
 from importlib.util import find_spec
 
 import pytest
@@ -16,7 +17,7 @@ LOOKED_AT = [
     "nanogpt/model",
 ]
 PICTURE = "div.cell:has(+ .writer) .cell_output img"  # of chapter 08's widget
-AXE = {"light": LOOKED_AT[:4], "dark": LOOKED_AT[:2]}
+AXE = {"light": [*LOOKED_AT[:4], "search"], "dark": [*LOOKED_AT[:2], "search"]}
 needs_axe = pytest.mark.skipif(
     find_spec("axe_playwright_python") is None, reason="pip install -e '.[site]' brings axe-core"
 )
@@ -74,6 +75,61 @@ def test_a_line_of_code_is_whole_on_a_laptop_and_on_paper(base, window):
         assert page.evaluate(CUT_OFF) == []
 
 
+WHOLE = ["index", "notebooks/04_attention", "notebooks/08_sampling", "exercises/04_attention", "search"]
+
+
+def test_five_pages_are_whole_when_every_other_host_is_refused(base, window):
+    with opened(base, within=window) as page:
+        page.route(lambda url: not url.startswith(base), lambda route: route.abort())
+        for name in WHOLE:
+            go(page, f"{base}{name}.html?q=attention")
+            assert page.locator("h1:visible").count() == 1
+            assert page.evaluate("document.fonts.ready.then(fonts => fonts.size > 0)"), "icons"
+            if page.locator(".math").count():
+                page.wait_for_selector("mjx-container", state="attached")
+
+
+def test_on_a_phone_columns_stay_and_a_figure_opens(base, window):
+    with opened(base, 390, within=window) as page:
+        go(page, f"{base}notebooks/04_attention.html")
+        wrapped = (
+            "[...document.querySelectorAll('.tag_columns .cell_output pre')].filter(box => box.offsetHeight)"
+        )
+        rows = ".map(box => [box.textContent.trimEnd().split('\\n').length, box.clientHeight, parseFloat(getComputedStyle(box).lineHeight)])"
+        tables = page.evaluate(wrapped + rows)
+        assert tables and all(height < (lines + 2) * line for lines, height, line in tables)
+        figure = page.locator("button.figure").first
+        figure.focus()
+        page.keyboard.press("Enter")
+        drawn, shown = page.locator(".enlarged img").evaluate(
+            "image => [image.naturalWidth, image.clientWidth]"
+        )
+        assert shown >= drawn > 390, "as large as it was drawn"
+        shot(page, "site-figure")
+        page.keyboard.press("Escape")
+        assert page.locator(".enlarged").is_hidden()
+        assert page.evaluate("document.activeElement.className").startswith("figure")
+
+
+BROKEN = """() => { // words of the contents that are on two lines, though no other word begins in them
+  const broken = [], texts = document.createTreeWalker(document.querySelector('.bd-sidebar-secondary nav'), NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) for (const word of texts.currentNode.data.matchAll(/[^\\s\\u200b-]+/g)) {
+    const range = document.createRange();
+    range.setStart(texts.currentNode, word.index);
+    range.setEnd(texts.currentNode, word.index + word[0].length);
+    if (range.getClientRects().length > 1) broken.push(word[0]);
+  }
+  return broken;
+}"""
+
+
+def test_the_contents_of_a_page_break_no_word(base, window):
+    with opened(base, 1200, within=window) as page:
+        for name in ("notebooks/20_ddp", "notebooks/16_real_text", "nanogpt/model", "faq"):
+            go(page, f"{base}{name}.html")
+            assert page.evaluate(BROKEN) == [], name
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_to_look_at(base, window, theme, width):
@@ -92,7 +148,7 @@ def test_nothing_stands_in_the_way_of_a_reader_with_a_keyboard_or_a_screen_reade
     found = []
     with opened(base, within=window) as page:
         for name in AXE[theme]:
-            go(page, f"{base}{name}.html", theme)
+            go(page, f"{base}{name}.html?q=attention", theme)
             found += [f"{name}: {wrong}" for wrong in wrong_for_a_reader(page)]
     assert not found, "\n".join(found)
 
@@ -137,19 +193,46 @@ def test_search_by_keyboard_finds_a_chapter(base, window):
         page.keyboard.press("Control+k")
         page.keyboard.type("causal attention")
         page.keyboard.press("Enter")
-        page.wait_for_selector("ul.search li a", timeout=60_000)
-        assert "notebooks/04_attention.html" in " ".join(
-            link.get_attribute("href") for link in page.locator("ul.search li a").all()
-        )
+        page.wait_for_selector("ol.search a")
         shot(page, "site-search")
+        page.keyboard.press("ArrowDown")
+        first = page.evaluate("document.activeElement.href")
+        page.keyboard.press("Enter")
+        page.wait_for_url(first)
+        assert page.locator("h1:visible").inner_text().startswith("04 · Attention")
 
 
-def test_search_needs_no_server(window):
-    """From a folder, too; the browser then refuses the excerpts below the results, which is no fault of the page."""
-    found = (HTML / "search.html").as_uri() + "?q=causal"
-    with opened("file://", tolerated="", within=window) as page:
-        page.goto(found)
-        page.wait_for_selector("ul.search li a", timeout=60_000)
+FOUND = "[...document.querySelectorAll('ol.search li')].map(item => item.innerText)"
+
+
+def test_search_needs_no_server_and_no_network(window):
+    """From a folder: a question finds the section that answers it first, with the sentence that does."""
+    page_itself = (HTML / "search.html").as_uri()
+    with opened("file://", within=window) as page:
+        window.set_offline(True)
+        try:
+            page.goto(f"{page_itself}?q=why+divide+by+sqrt+d")
+            first = page.locator("ol.search li").first
+            assert first.locator("a").get_attribute("href") == "notebooks/04_attention.html#why-divide-by-d"
+            assert "brings the deviation back to 1" in first.locator("p").inner_text()
+            for words in ("divides √d", "dividing", "divi", "DIVIDED by sqrt"):  # other forms, a beginning
+                page.fill(".bd-search-container input", words)
+                assert page.evaluate(FOUND)[0].startswith("Why divide by √d?"), words
+            page.fill(".bd-search-container input", "zzz")
+            assert page.locator("[role=status]").inner_text() == "Nothing found"
+        finally:
+            window.set_offline(False)
+
+
+def test_a_heading_that_is_typed_is_found_first(base, window):
+    with opened(base, within=window) as page:
+        go(page, f"{base}search.html")
+        sections, pages = page.evaluate("[courseIndex.sections, courseIndex.pages]")
+        often = Counter(section[2] for section in sections)
+        some = [s for s in sections if pages[s[0]][0].startswith(("notebooks/0", "notebooks/20"))]
+        for _, _, heading, *_ in [section for section in some if often[section[2]] == 1]:
+            page.fill(".bd-search-container input", heading)
+            assert page.evaluate(FOUND)[0].startswith(heading)
 
 
 def test_what_a_mouse_does_a_keyboard_does(base, window):
