@@ -127,7 +127,7 @@ def places() -> dict[str, str]:
     sets = {relative(folder): f"{relative(folder)}.ipynb" for folder in folders()}
     written = [path for path in (ROOT / "site").rglob("*") if path.suffix in (".md", ".png")]
     pages = {relative(p): p.relative_to(ROOT / "site").as_posix() for p in written}
-    code = {relative(module_path(name)): f"nanogpt/{name.replace('.', '/')}.md" for name in modules()}
+    code = {relative(module_path(name)): f"nanogpt/{name.replace('.', '/')}.md" for name in documented()}
     return chapters | sets | pages | code | {"nanogpt/__init__.py": "nanogpt/index.md"} | ELSEWHERE
 
 
