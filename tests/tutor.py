@@ -68,8 +68,8 @@ def problems_of(chapter: str, name: str) -> list[str]:
         said.append(f"`right` is not: {difference(should, right)}")
     if not blank.hint.strip() or not 1 <= blank.minutes <= 60:
         said.append("a second hint, and 1 to 60 minutes")
-    if not 2 <= len(blank.wrong) <= 5:
-        said.append(f"{len(blank.wrong)} wrong bodies; two to four, five at most")
+    if not 2 <= len(blank.wrong) <= 6:
+        said.append(f"{len(blank.wrong)} wrong bodies; two to six")
     found = []
     for each, (say, body) in zip(blank.wrong, blank.wrong_bodies(), strict=True):
         if blank.right.count(each["of"]) != 1:

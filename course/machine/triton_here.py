@@ -4,6 +4,7 @@ import ast
 import contextlib
 import inspect
 import linecache
+import os
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -85,6 +86,19 @@ def watch() -> Iterator[Seen]:
     ):
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's, about the nan that a wrong kernel loads
         yield seen
+
+
+@contextlib.contextmanager
+def without_warnings_of_cpp() -> Iterator[None]:
+    """PyTorch's allocator warns, past Python, where a profile frees what was made before it."""
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def released_text(kernel) -> str:

@@ -9,20 +9,28 @@ from course.files import diff, keep, notebook_bytes, read_notebook, write_atomic
 from course.notebooks.address import dressed
 from course.notebooks.source import cell_lines, notebook_from_source
 from course.package.as_of import Chapter
+from course.package.cells import exported_cells
 from course.package.rooms import make_rooms
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, module_path, number_of, relative, source_path
+from course.states.released import whole
 from course.states.started import is_there
+from course.states.state import grows, state
 
 
 def restore(chapter: str, ask: bool = True) -> int:
     """Bring notebook and modules back; say what would be lost, and ask, before anything is written."""
-    from course.states.start import is_own  # here: it asks this module for released notebooks
+    from course.states.start import as_handed_out, is_own  # here: it asks this module for released notebooks
 
     source = source_path(chapter)
     path = NOTEBOOKS / f"{source.stem}.ipynb"
-    nb, outputs = released_notebook(source, path)
+    blank = state() == "blank"  # then the notebook comes back with its blanks, and the package stays
+    nb, outputs = (as_handed_out(path), False) if blank else released_notebook(source, path)
     released = {path: notebook_bytes(nb)}
-    modules = Chapter(path, nb).in_package() if is_there(number_of(source)) else {}
+    modules: dict[str, str] = {}
+    if not grows():
+        modules = whole(dict.fromkeys(cell.module for cell in exported_cells(nb, path.name)))
+    elif not blank and is_there(number_of(source)):
+        modules = Chapter(path, nb).in_package()
     released |= {module_path(m): text.encode() for m, text in modules.items()}
     changed = [file for file, data in released.items() if not file.exists() or file.read_bytes() != data]
     if not outputs and changed == [path] and same_cells(path, nb):
@@ -32,7 +40,7 @@ def restore(chapter: str, ask: bool = True) -> int:
         return 0
     for file in changed:
         print(difference(file, released[file]))
-    if not outputs and path in changed:
+    if not outputs and not blank and path in changed:
         print(
             f"Without git's history the cells come back without their outputs; `course run {number_of(source)}` makes them."
         )

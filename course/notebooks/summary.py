@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 from course.package.remedies import remedy_for
-from course.paths import BUILT, ROOT, RUNS, notebook_path, relative
+from course.paths import BUILT, ROOT, RUNS, module_path, notebook_path, relative
 
 PROMPT, TEMPERATURE = "One sunny day,", 0.5  # as on README's first screen
 
@@ -25,7 +25,7 @@ def summary(chosen: list[str], seconds: dict[str, float]) -> list[str]:
         "",
         f"The executed notebooks are in {relative(RUNS)}/, e.g. {relative(RUNS / notebook_path(chosen[0]).name)}.",
         "`make lab` opens the course at chapter 00.",
-        *(["", "Another story by your model:", f"  {sample()}"] if read("model/train.json") else []),
+        *(["", "Another story by your model:", f"  {sample()}"] if can_write() else []),
     ]
 
 
@@ -66,6 +66,11 @@ def model_lines() -> list[str]:
             f"              {run['accuracy']:.0%} of its who-has-how-many answers are right; bigrams: {run['bigram_accuracy']:.0%}"
         ]
     return [*lines, *story()]
+
+
+def can_write() -> bool:
+    """Whether there is a model, and the command, which chapter 17d makes."""
+    return read("model/train.json") is not None and module_path("cli").is_file()
 
 
 def sample() -> str:

@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 from course.files import keep, read_cells, write_atomically
-from course.paths import NOTEBOOKS, ROOT, CourseError, modules, number_of
+from course.paths import NOTEBOOKS, ROOT, CourseError, module_path, modules, number_of, relative
 from course.states.started import take_out_others
-from course.states.state import state
+from course.states.state import grows, state
 
 
 def update() -> int:
@@ -31,8 +31,12 @@ def update() -> int:
         return 0
     mine, there = set(git("diff", "--name-only", "HEAD").split("\n")), set(modules())
     both = [ROOT / name for name in sorted(theirs & mine) if (ROOT / name).exists()]
-    blank = [number_of(path) for path in both if is_handed_out(path)]
-    keep([path for path in both if path.parent != NOTEBOOKS or is_own(path)], "course update")
+    stay = what_stays(both, theirs)
+    blank = [number_of(path) for path in both if path not in stay and is_handed_out(path)]
+    keep(
+        [path for path in both if path not in stay and (path.parent != NOTEBOOKS or is_own(path))],
+        "course update",
+    )
     for name in theirs & mine:
         git("checkout", "--quiet", "HEAD", "--", name)
     new = [
@@ -40,6 +44,8 @@ def update() -> int:
     ]
     git("merge", "--ff-only", "--quiet", "@{upstream}", why="git cannot go forward")
     take_out_others(there)
+    for path, data in stay.items():
+        write_atomically(path, data)
     are = "1 file is" if len(theirs) == 1 else f"{len(theirs)} files are"
     print(f"{are} new or newer; `course doctor` checks the packages")
     if state() == "blank" and (
@@ -48,7 +54,21 @@ def update() -> int:
         for path, data in with_blanks(blank).items():
             write_atomically(path, data)
         print(f"handed out with blanks: {', '.join(blank)}")
+    if yours := [number_of(path) for path in stay if path.parent == NOTEBOOKS]:
+        print(
+            f"as you wrote them: {', '.join(yours)}; `course restore {yours[0]}` brings a newer one, with its blanks"
+        )
     return 0
+
+
+def what_stays(both: list[Path], theirs: set[str]) -> dict[Path, bytes]:
+    """Of a growing package: its modules, and notebooks whose blanks somebody has begun to write."""
+    from course.states.start import is_own
+
+    paths = [path for path in both if path.parent == NOTEBOOKS and is_own(path)] if state() == "blank" else []
+    if grows():
+        paths += [path for path in map(module_path, modules()) if relative(path) in theirs]
+    return {path: path.read_bytes() for path in paths}
 
 
 def is_handed_out(path: Path) -> bool:

@@ -14,6 +14,7 @@ from course.paths import CourseError
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 HEADING = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
+CHECKS = re.compile(r'^check\("[^"]+", "([^"]+)"\)', re.MULTILINE)  # of a notebook that is handed out
 DEFINED = re.compile(
     r"^(?:async )?(?:def|class) (?P<name>\w+)(?:\((?P<base>\w+)\):(?:\n.*)*?\n    def (?P<method>\w+))?",
     re.MULTILINE,
@@ -101,6 +102,8 @@ def called(cell) -> str:
     """What a cell defines first, or else the line that it begins with."""
     if cell.cell_type != "code":
         return "the text"
+    if found := CHECKS.search(cell.source):
+        return f"the check of {found[1]}"
     if found := DEFINED.search(cell.source):
         name, base, method = found["name"], found["base"], found["method"]
         return f"{name}.{method}" if method and base == name else name

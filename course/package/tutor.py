@@ -25,6 +25,8 @@ import itertools
 import linecache
 import textwrap
 import tomllib
+import traceback
+import warnings
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -58,9 +60,10 @@ class NotRight(CourseError):
 
 @dataclass(frozen=True)
 class Raised:
-    """What a probe met instead of a value."""
+    """What a probe met instead of a value, and the line of the student's that it came from."""
 
     error: str
+    line: str = field(default="", compare=False)
 
 
 @cache
@@ -122,7 +125,12 @@ def probed(blank: Blank, namespace: dict) -> dict:
 
     try:
         run("def probe(error_of):\n" + textwrap.indent(blank.probe, "    "), namespace)
-        with torch.random.fork_rng(devices=[]), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            torch.random.fork_rng(devices=[]),
+            contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
             torch.manual_seed(0)
             return namespace["probe"](error_of)
     except NotImplementedError as error:
@@ -145,7 +153,12 @@ def error_of(call) -> str:
 
 
 def raised(error: Exception) -> Raised:
-    return Raised(f"{type(error).__name__}: {(str(error).strip() or 'without a word').splitlines()[0][:160]}")
+    said = " ".join((str(error).strip() or "without a word").split())[:200]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename
+    ]
+    line = next((frame.line for frame in reversed(frames) if frame.filename != __file__ and frame.line), "")
+    return Raised(f"{type(error).__name__}: {said}", line)
 
 
 def run(text: str, namespace: dict) -> None:
@@ -191,7 +204,8 @@ def as_array(value):
 def difference(should: dict, got: dict) -> str:
     """The first thing that differs: what it should be, and what it is."""
     if "" in got:
-        return f"it raises {got[''].error}"
+        at = f" at `{got[''].line}`" if got[""].line else ""
+        return f"it raises {got[''].error}{at}"
     what = next((what for what in should if what not in got or not same(should[what], got[what])), "")
     place, one, other = first_difference(should[what], got.get(what))
     if hasattr(one, "shape") and hasattr(other, "shape") and as_array(one).shape != as_array(other).shape:
@@ -231,6 +245,7 @@ def shown(value) -> str:
         value = value.tolist()
     if isinstance(value, list | tuple):
         text = ", ".join(map(shown, value))
+        text = text if len(text) <= 300 else f"{text[:297]}..."
         return f"[{text}]" if isinstance(value, list) else f"({text})"
     if isinstance(value, float):
         return f"{value:.6g}"

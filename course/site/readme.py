@@ -99,8 +99,8 @@ def staircase_pictures() -> str:
 def picture(name: str, width: int, alt: str) -> str:
     """A picture for a light page, and one for a dark page."""
     return (
-        f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="site/pictures/{name}-dark.png">\n'
-        f'  <img src="site/pictures/{name}-light.png" width="{width}" alt="{alt}">\n</picture>'
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="site/pictures/{name}-dark.png">\n'
+        f'<img src="site/pictures/{name}-light.png" width="{width}" alt="{alt}"></picture>'
     )
 
 

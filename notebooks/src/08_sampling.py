@@ -822,7 +822,7 @@ for name in ("T = 0", "T = 0.5"):
 
 # %% [markdown]
 r"""
-It is the arithmetic: 144 of the 165 wrong stories have the wrong last number and nothing else. So greedy decoding has chosen the plot in which this model is worst, and no way of choosing can repair what the model does not know.
+It is the arithmetic: in our run 144 of the 165 wrong stories have the wrong last number and nothing else. So greedy decoding has chosen the plot in which this model is worst, and no way of choosing can repair what the model does not know.
 
 At temperature 1 the plots come about as often as in the corpus, but a story takes a hundred draws and one bad draw spoils it. In
 between, the stories are still varied and a bad draw is rarer: T = 0.5, T = 0.7 and top-p 0.9 are best here, with nearly half of the stories right.

@@ -19,7 +19,12 @@ You need chapter 23 for the kernels, and chapter 12 for its online softmax.
 from functools import partial
 
 from course.figures import kernels as figures
-from course.machine.triton_here import altered, skip_cells_without_triton, watch
+from course.machine.triton_here import (
+    altered,
+    skip_cells_without_triton,
+    watch,
+    without_warnings_of_cpp,
+)
 from course.notebook import answer, checkpoint, grown, predict as guess, predictions, show
 from nanogpt.device import seed_everything
 from nanogpt.labs.kernels.kernels import guarded
@@ -578,7 +583,8 @@ below, above = (make_step(small, on, 4, 64, device)[1] for on in (usual, usual |
 for step in (below, above):
     step()  # the first step makes AdamW's moments
 states = 16 * num_params(small)  # weights, moments, and the gradients that a step leaves
-peaks = [(states + peak_memory(step, device)) / 2**20 for step in (below, above)]
+with without_warnings_of_cpp():
+    peaks = [(states + peak_memory(step, device)) / 2**20 for step in (below, above)]
 print(f"peak of a step: {peaks[0]:.0f} MiB, in chunks {peaks[1]:.0f} MiB")
 print(f"freed memory goes back: the chunks are {faster(below, above, device, pairs=6, warmup=1)} as fast")
 if why_not_kept(device) is None:

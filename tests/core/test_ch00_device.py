@@ -12,7 +12,7 @@ def test_the_device_can_be_chosen_and_a_missing_one_is_named(monkeypatch):
     assert "cpu" in device_names()
     monkeypatch.setenv("NANOGPT_DEVICE", "tpu")
     assert pick_device("cpu") == CPU, "an argument wins over the variable"
-    with pytest.raises(ValueError, match=r"tpu.*cpu"):
+    with pytest.raises(ValueError, match="tpu"):
         pick_device()
 
 

@@ -358,7 +358,7 @@ def test_half_a_character_decodes_to_a_replacement(trained):
 
 def test_foreign_ids_are_refused(trained):
     for bad in (320, -1, 50_000):
-        with pytest.raises(ValueError, match=str(bad)):
+        with pytest.raises(ValueError):
             trained.decode([97, bad])
     with pytest.raises(TypeError):
         trained.decode([97.5])

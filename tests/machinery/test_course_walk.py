@@ -151,7 +151,7 @@ def test_a_package_to_be_written_plans_more_and_has_done_nothing(blanks, tmp_pat
     house = blanks.copied(tmp_path / "house")
     assert "2 of 2 checkpoints have passed, 10 min of the 10 min" in house.course("progress")
     house.course("start", "--blank")
-    assert "0 of 2 checkpoints have passed, 0 min of the 25 min" in house.course("progress")
+    assert "0 of 2 checkpoints have passed, 0 min of the 30 min" in house.course("progress")
     assert "chapter 05 leaves to you: twice, ring" in house.course("solution", "05")
 
 

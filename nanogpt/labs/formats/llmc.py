@@ -109,6 +109,19 @@ def version_of(model: GPT, dtype: torch.dtype | None) -> tuple[int, torch.dtype]
     raise ValueError(f"llm.c reads float32 and bfloat16, not {dtype}; give dtype=torch.float32")
 
 
+def to_llmc(model: GPT, path: str | Path, dtype: torch.dtype | None = None) -> None:
+    """Write a model for llm.c, atomically, in its own dtype or another: float32 is version 3, bfloat16 version 5.
+
+    llm.c's GPT-2 has biases: a model without gets zeros. Rounding to bfloat16 is to the nearest, ties to even.
+    """
+    version, dtype = version_of(model, dtype)
+    c = padded_shape(model.config)
+    with atomically(path) as file:
+        sizes = c.block_size, c.vocab_size, c.n_layer, c.n_head, c.n_embd, c.vocab_rows
+        file.write(header(MODEL, version, *sizes))
+        write_tensors(file, dict(model.named_parameters()), c, dtype)
+
+
 def read_config(path: str | Path) -> tuple[GPTConfig, torch.dtype]:
     """The shape of a model's file, with its padded vocabulary, and its dtype; ValueError if there is no such model."""
     _, version, T, V, L, H, C, rows, *_ = read_header(path, MODEL, VERSIONS, "a model")
@@ -123,30 +136,6 @@ def check_finite(path: str | Path, tensors: dict[str, Tensor]) -> None:
     for name, t in tensors.items():
         if not t.isfinite().all():
             raise ValueError(f"{path}: {name} holds NaN or infinity")
-
-
-def read_state(path: str | Path, config: GPTConfig) -> dict:
-    """x and y (B, T), logits (B, T, vocab_size), loss, and grads by name; of a model of this shape, as from_llmc has it."""
-    _, _, B, T, *_ = read_header(path, STATE, [2], "a debug state")
-    c, n = padded_shape(config), B * T
-    data = body(path, 4 * (2 * n + n * c.vocab_size + 1 + num_params(c)))
-    x, y, logits, loss, grads = np.split(data, 4 * np.cumsum([n, n, n * c.vocab_size, 1]))
-    ids = [torch.from_numpy(t.view("<i4").astype(np.int64)).view(B, T) for t in (x, y)]
-    found = dict(x=ids[0], y=ids[1], logits=torch.from_numpy(logits.view("<f4").copy()).view(B, T, -1))
-    return found | dict(loss=float(loss.view("<f4")[0]), grads=read_tensors(grads, c, torch.float32))
-
-
-def to_llmc(model: GPT, path: str | Path, dtype: torch.dtype | None = None) -> None:
-    """Write a model for llm.c, atomically, in its own dtype or another: float32 is version 3, bfloat16 version 5.
-
-    llm.c's GPT-2 has biases: a model without gets zeros. Rounding to bfloat16 is to the nearest, ties to even.
-    """
-    version, dtype = version_of(model, dtype)
-    c = padded_shape(model.config)
-    with atomically(path) as file:
-        sizes = c.block_size, c.vocab_size, c.n_layer, c.n_head, c.n_embd, c.vocab_rows
-        file.write(header(MODEL, version, *sizes))
-        write_tensors(file, dict(model.named_parameters()), c, dtype)
 
 
 def from_llmc(path: str | Path) -> GPT:
@@ -174,6 +163,17 @@ def write_state(model: GPT, x: Tensor, y: Tensor, path: str | Path) -> None:
         for t, dtype in (x, "<i4"), (y, "<i4"), (logits, "<f4"), (loss, "<f4"):
             file.write(t.detach().cpu().numpy().astype(dtype).tobytes())
         write_tensors(file, grads, padded_shape(model.config), torch.float32)
+
+
+def read_state(path: str | Path, config: GPTConfig) -> dict:
+    """x and y (B, T), logits (B, T, vocab_size), loss, and grads by name; of a model of this shape, as from_llmc has it."""
+    _, _, B, T, *_ = read_header(path, STATE, [2], "a debug state")
+    c, n = padded_shape(config), B * T
+    data = body(path, 4 * (2 * n + n * c.vocab_size + 1 + num_params(c)))
+    x, y, logits, loss, grads = np.split(data, 4 * np.cumsum([n, n, n * c.vocab_size, 1]))
+    ids = [torch.from_numpy(t.view("<i4").astype(np.int64)).view(B, T) for t in (x, y)]
+    found = dict(x=ids[0], y=ids[1], logits=torch.from_numpy(logits.view("<f4").copy()).view(B, T, -1))
+    return found | dict(loss=float(loss.view("<f4")[0]), grads=read_tensors(grads, c, torch.float32))
 
 
 def write_tokenizer(tokenizer: BPETokenizer, path: str | Path) -> None:

@@ -28,29 +28,6 @@ from nanogpt.training import scale_weight
 from nanogpt.weights import WEIGHTS, save_model
 
 
-def check(config: Config) -> None:
-    """ValueError, naming the keys, for what no number of processes can run."""
-    model, parallel = config.model, config.parallel
-    heads, tp = model.n_head, parallel.tp
-    if heads % tp:  # the width is a multiple of the heads, so it comes out even as well
-        fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
-        raise ValueError(f"parallel.tp={tp} must divide model.n_head={heads}, as {fit} do")
-    if tp > 1 and model.dropout:
-        raise ValueError(
-            f"model.dropout={model.dropout} with parallel.tp={tp}: masks would differ; set it to 0"
-        )
-    if (parallel.shard or tp > 1) and config.train.dtype == "bf16-masters":
-        cut = "parallel.shard=true" if parallel.shard else f"parallel.tp={tp}"
-        raise ValueError(f"train.dtype=bf16-masters needs complete weights, not {cut}; take bf16")
-    if parallel.copies > 1 and not parallel.shard:
-        raise ValueError(
-            f"parallel.copies={parallel.copies} are of parts; set parallel.shard=true, or leave it out"
-        )
-    if parallel.save_parts and (tp > 1 or not parallel.shard):
-        given = f"parallel.shard={str(parallel.shard).lower()} and parallel.tp={tp}"
-        raise ValueError(f"parallel.save_parts=true needs parallel.shard=true and parallel.tp=1, not {given}")
-
-
 def data_parallel(parallel: Parallel, processes: int) -> int:
     """Of so many processes, how many read different rows: processes / tp.
 
@@ -101,11 +78,27 @@ def lay_out(model: GPT, config, ranks: Ranks) -> tuple[nn.Module, Ranks]:
     return model, Ranks(ranks.rank // layout.tp, ranks.local_rank, dp, ranks.device)
 
 
-def compile_blocks(model: GPT) -> GPT:
-    """torch.compile for a model that is laid out, in place: block by block, because ranks talk between them."""
-    for block in model.transformer.h:
-        block.forward = torch.compile(block.forward)  # not the module: FSDP2's hooks stay around it
-    return model
+def check(config: Config) -> None:
+    """ValueError, naming the keys, for what no number of processes can run."""
+    model, parallel = config.model, config.parallel
+    heads, tp = model.n_head, parallel.tp
+    if heads % tp:  # the width is a multiple of the heads, so it comes out even as well
+        fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise ValueError(f"parallel.tp={tp} must divide model.n_head={heads}, as {fit} do")
+    if tp > 1 and model.dropout:
+        raise ValueError(
+            f"model.dropout={model.dropout} with parallel.tp={tp}: masks would differ; set it to 0"
+        )
+    if (parallel.shard or tp > 1) and config.train.dtype == "bf16-masters":
+        cut = "parallel.shard=true" if parallel.shard else f"parallel.tp={tp}"
+        raise ValueError(f"train.dtype=bf16-masters needs complete weights, not {cut}; take bf16")
+    if parallel.copies > 1 and not parallel.shard:
+        raise ValueError(
+            f"parallel.copies={parallel.copies} are of parts; set parallel.shard=true, or leave it out"
+        )
+    if parallel.save_parts and (tp > 1 or not parallel.shard):
+        given = f"parallel.shard={str(parallel.shard).lower()} and parallel.tp={tp}"
+        raise ValueError(f"parallel.save_parts=true needs parallel.shard=true and parallel.tp=1, not {given}")
 
 
 def is_laid_out(model: nn.Module) -> bool:
@@ -286,6 +279,13 @@ class LaidOutAdamW(torch.optim.AdamW):
 def check_ranks(config: Config, ranks: Ranks) -> None:
     """ValueError if this is not the number of processes that the layout needs."""
     data_parallel(config.parallel, ranks.size)
+
+
+def compile_blocks(model: GPT) -> GPT:
+    """torch.compile for a model that is laid out, in place: block by block, because ranks talk between them."""
+    for block in model.transformer.h:
+        block.forward = torch.compile(block.forward)  # not the module: FSDP2's hooks stay around it
+    return model
 
 
 def scaled(weights, shape: GPTConfig) -> Iterator[tuple[str, Tensor]]:

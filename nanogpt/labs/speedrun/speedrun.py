@@ -138,6 +138,14 @@ def new_model(recipe: Recipe, vocab_size: int, block_size: int, seed: int) -> GP
     return model
 
 
+def new_optimizer(model: GPT, recipe: Recipe):
+    """Muon and AdamW, or AdamW alone with nanoGPT's groups and betas."""
+    if recipe.muon:
+        return MuonAndAdamW(model, recipe.rate, recipe.weight_decay)
+    groups = decay_groups(model, recipe.weight_decay)
+    return torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.99), fused=True)
+
+
 def rows_at(recipe: Recipe, step: int) -> int:
     """The rows of this step's batch. The second half begins with the first step that is at least recipe.steps / 2."""
     if recipe.last_rows is None or 2 * step < recipe.steps:
@@ -150,26 +158,6 @@ def rate_at(recipe: Recipe, step: int) -> float:
     if recipe.decay is None:
         return recipe.rate * cosine(step, recipe.steps, warmup=recipe.warmup)
     return recipe.rate * wsd(step, recipe.steps, warmup=recipe.warmup, decay=recipe.decay)
-
-
-def new_optimizer(model: GPT, recipe: Recipe):
-    """Muon and AdamW, or AdamW alone with nanoGPT's groups and betas."""
-    if recipe.muon:
-        return MuonAndAdamW(model, recipe.rate, recipe.weight_decay)
-    groups = decay_groups(model, recipe.weight_decay)
-    return torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.99), fused=True)
-
-
-def windows_at_random(ids: Tensor, block_size: int, seed: int) -> Callable[[int], tuple[Tensor, Tensor]]:
-    """A function that takes a number of rows and gives x and y, (rows, block_size), from random places, as nanoGPT's does."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def deal(rows: int) -> tuple[Tensor, Tensor]:
-        starts = torch.randint(len(ids) - block_size, (rows, 1), generator=generator)
-        window = ids[starts + torch.arange(block_size + 1)]  # (rows, block_size + 1)
-        return window[:, :-1], window[:, 1:]
-
-    return deal
 
 
 def compiled(model: GPT, sizes: set[int], precision: str) -> nn.Module:
@@ -207,3 +195,15 @@ OURS = Recipe(
     n_layer=1, n_embd=96, relu_squared=True, rotary=True, normalized=True, recent=4, scaled=True,
     muon=True, rate=1e-2, clip=None, decay=1.0, warmup=0, steps=100, rows=24,
 )  # fmt: skip
+
+
+def windows_at_random(ids: Tensor, block_size: int, seed: int) -> Callable[[int], tuple[Tensor, Tensor]]:
+    """A function that takes a number of rows and gives x and y, (rows, block_size), from random places, as nanoGPT's does."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def deal(rows: int) -> tuple[Tensor, Tensor]:
+        starts = torch.randint(len(ids) - block_size, (rows, 1), generator=generator)
+        window = ids[starts + torch.arange(block_size + 1)]  # (rows, block_size + 1)
+        return window[:, :-1], window[:, 1:]
+
+    return deal

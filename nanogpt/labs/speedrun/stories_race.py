@@ -40,13 +40,6 @@ def story_batches(folder: Path, seed: int) -> Callable[[int], tuple[Tensor, Tens
     return deal
 
 
-def text_of(folder: Path) -> str:
-    """One SHA-256 that names the stories of train and val, with their tokenizer."""
-    splits = load_manifest(folder)["splits"]
-    names = [shard["sha256"] for split in ("train", "val") for shard in splits[split]["shards"]]
-    return hashlib.sha256(" ".join(names).encode()).hexdigest()
-
-
 def chapter_07(vocab_size: int, deal, steps: int, seed: int) -> Iterator:
     """Chapter 07's training as a race: after each step the model, and the seconds that all steps have taken.
 
@@ -72,3 +65,10 @@ NEAR = Recipe(
     n_layer=2, n_embd=128, relu_squared=True, rotary=True, normalized=True, recent=3, table_rows=4096, scaled=True,
     muon=True, rate=2e-2, clip=None, decay=1.0, warmup=0, steps=450, rows=12,
 )  # fmt: skip
+
+
+def text_of(folder: Path) -> str:
+    """One SHA-256 that names the stories of train and val, with their tokenizer."""
+    splits = load_manifest(folder)["splits"]
+    names = [shard["sha256"] for split in ("train", "val") for shard in splits[split]["shards"]]
+    return hashlib.sha256(" ".join(names).encode()).hexdigest()
