@@ -253,7 +253,9 @@ def test_an_update_brings_no_module_that_is_still_to_be_built(pair, tmp_path, mo
     (pair.path / "nanogpt/tiny.py").write_text("NEWER = 1\n")
     pair.git("commit", "-qam", "newer")
     assert "2 files are new or newer" in student.course("update")
-    assert there(student) == ["tiny"] and "NEWER" not in student.module.read_text(), "it is what its chapters have made"
+    assert there(student) == ["tiny"] and "NEWER" not in student.module.read_text(), (
+        "it is what its chapters have made"
+    )
 
 
 def test_a_damaged_state_is_a_complete_clone(pair):

@@ -174,3 +174,42 @@ def test_an_update_hands_out_blanks(blanks, tmp_path):
     text = Walk(student).text(student.path / "notebooks/05_next.ipynb")
     assert "Next one" in text and "your turn: ring" in text and BODIES["ring"] not in text
     assert not list(student.path.glob("yours/*/*")), "nothing was written into it"
+
+
+def test_with_blanks_restore_brings_the_blank_back_and_shows_no_body(blanks, tmp_path):
+    house = blanks.copied(tmp_path / "house")
+    house.course("start", "--blank")
+    five = house.path / "notebooks/05_next.ipynb"
+    handed_out = five.read_bytes()
+    hers = five.read_text(encoding="utf-8").replace(
+        'raise NotImplementedError(\\"your turn: ring\\")', "return 3 * r"
+    )
+    five.write_text(hers, encoding="utf-8")
+    said = house.course("restore", "05", "--yes")
+    assert five.read_bytes() == handed_out and not any(body in said for body in BODIES.values())
+    (kept,) = house.path.glob("yours/*/notebooks/05_next.ipynb")
+    assert kept.read_text(encoding="utf-8") == hers
+
+
+def test_an_update_leaves_what_she_has_written_and_the_package_that_has_grown(blanks, tmp_path):
+    house, student = blanks.copied(tmp_path / "house"), tmp_path / "student"
+    house.git("clone", "-q", str(house.path), str(student))
+    student = type(house)(student)
+    student.course("start", "--blank", "--at", "05")
+    five, tiny = student.path / "notebooks/05_next.ipynb", student.module.read_bytes()
+    hers = five.read_text(encoding="utf-8").replace(
+        'raise NotImplementedError(\\"your turn: ring\\")', "return 3 * r"
+    )
+    five.write_text(hers, encoding="utf-8")
+    for path in (house.path / "notebooks/05_next.ipynb", house.path / "notebooks/src/05_next.py"):
+        path.write_text(
+            path.read_text(encoding="utf-8").replace("# 05 · Next", "# 05 · Next one"), encoding="utf-8"
+        )
+    (house.path / "nanogpt/tiny.py").write_text("NEWER = 1\n")
+    house.git("commit", "-qam", "a word")
+    said = student.course("update")
+    assert "as you wrote them: 05; `course restore 05`" in said
+    assert five.read_text(encoding="utf-8") == hers and student.module.read_bytes() == tiny
+    student.course("restore", "05", "--yes")
+    text = five.read_text(encoding="utf-8")
+    assert "Next one" in text and "your turn: ring" in text and BODIES["ring"] not in text
