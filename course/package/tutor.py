@@ -85,10 +85,20 @@ def check(chapter: str, name: str, namespace: dict) -> None:
     if same(should, got):
         print(f"{name}: right")
         return
-    says = (
-        say for say, body in blank.wrong_bodies() if same(with_body(cell, name, body, blank, namespace), got)
+    made = [(say, with_body(cell, name, body, blank, namespace)) for say, body in blank.wrong_bodies()]
+    raise NotRight(
+        "\n".join(filter(None, [f"{name}: {difference(should, got)}", sentence(made, should, got)]))
     )
-    raise NotRight("\n".join(filter(None, [f"{name}: {difference(should, got)}", next(says, "")])))
+
+
+def sentence(made: list[tuple[str, dict]], should: dict, got: dict) -> str:
+    """What is said to the wrong body that does the same; else to one that does the same at the first place that differs."""
+    if says := [say for say, found in made if same(found, got)]:
+        return says[0]
+    first = differing(should, got)
+    return next(
+        (say for say, found in made if first in found and first in got and same(found[first], got[first])), ""
+    )
 
 
 def cell_of(chapter: str, name: str) -> ExportedCell:
@@ -206,12 +216,17 @@ def difference(should: dict, got: dict) -> str:
     if "" in got:
         at = f" at `{got[''].line}`" if got[""].line else ""
         return f"it raises {got[''].error}{at}"
-    what = next((what for what in should if what not in got or not same(should[what], got[what])), "")
+    what = differing(should, got)
     place, one, other = first_difference(should[what], got.get(what))
     if hasattr(one, "shape") and hasattr(other, "shape") and as_array(one).shape != as_array(other).shape:
         one, other = (tuple(as_array(each).shape) for each in (one, other))
         return f"{what}{place} should have the shape {one}, and has {other}"
     return f"{what}{place} should be {shown(one)}, and is {shown(other)}"
+
+
+def differing(should: dict, got: dict) -> str:
+    """The first thing that is looked at and differs."""
+    return next((what for what in should if what not in got or not same(should[what], got[what])), "")
 
 
 def first_difference(one, other, place: str = ""):

@@ -67,6 +67,8 @@ def test_a_check_says_right_or_what_was_expected_and_what_came_with_the_tutor_s_
     assert message.startswith("attention_weights: ") and "should be [" in message and ", and is [" in message
     assert say == blanks_of("04")["attention_weights"].wrong[0]["say"]
     assert known == before, "the namespace is the student's"
+    with pytest.raises(NotRight, match="divide by √d"):  # with another mistake beside it
+        check("04", "attention_weights", weights(of=f"{right.replace(' / k.size(-1) ** 0.5', '')}.float()"))
     with pytest.raises(NotRight, match=r"^attention_weights: it raises RuntimeError: .*$"):
         check("04", "attention_weights", weights(of="return q @ k"))
     with pytest.raises(NotImplementedError, match="your turn: attention_weights"):
