@@ -563,7 +563,7 @@ def held_loss(run: Training) -> float:
     return sum(n * loss for n, loss in reports) / sum(n for n, _ in reports)
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from itertools import pairwise
 
 held, eot = hold_out(DATA, 3000), manifest["eot"]
