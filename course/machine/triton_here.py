@@ -92,7 +92,7 @@ def watch() -> Iterator[Seen]:
 def without_warnings_of_cpp() -> Iterator[None]:
     """PyTorch's allocator warns, past Python, where a profile frees what was made before it."""
     kept = os.dup(2)
-    with open(os.devnull, "w") as nothing:
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
         os.dup2(nothing.fileno(), 2)
         try:
             yield

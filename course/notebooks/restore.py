@@ -9,12 +9,10 @@ from course.files import diff, keep, notebook_bytes, read_notebook, write_atomic
 from course.notebooks.address import dressed
 from course.notebooks.source import cell_lines, notebook_from_source
 from course.package.as_of import Chapter
-from course.package.cells import exported_cells
 from course.package.rooms import make_rooms
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, module_path, number_of, relative, source_path
-from course.states.released import whole
 from course.states.started import is_there
-from course.states.state import grows, state
+from course.states.state import state
 
 
 def restore(chapter: str, ask: bool = True) -> int:
@@ -27,9 +25,7 @@ def restore(chapter: str, ask: bool = True) -> int:
     nb, outputs = (as_handed_out(path), False) if blank else released_notebook(source, path)
     released = {path: notebook_bytes(nb)}
     modules: dict[str, str] = {}
-    if not grows():
-        modules = whole(dict.fromkeys(cell.module for cell in exported_cells(nb, path.name)))
-    elif not blank and is_there(number_of(source)):
+    if not blank and is_there(number_of(source)):
         modules = Chapter(path, nb).in_package()
     released |= {module_path(m): text.encode() for m, text in modules.items()}
     changed = [file for file, data in released.items() if not file.exists() or file.read_bytes() != data]

@@ -553,7 +553,7 @@ def evaluate_together(model: GPT, shards, eot: int, ranks: Ranks, B=32, precisio
     """Chapter 18's `evaluate` by a model that is laid out, with the rows dealt to the readers. All ranks call it.
 
     ranks: all processes; count_cuts(model) of them, neighbours, are one reader. FSDP2 keeps the root gathered until a
-    backward, which does not come here: call model.reshard() at the end, if the model has it, before dist.all_reduce.
+    backward, which does not come here: call the model's `reshard` at the end, if it has one, before dist.all_reduce.
     """
     cut = count_cuts(model)
     n, me = ranks.size // cut, ranks.rank // cut  # readers, and which of them this is

@@ -50,7 +50,7 @@ def test_a_badge_appears_with_the_address_and_goes_with_it(monkeypatch):
     for url, wanted in (("https://github.com/me/c", True), ("https://github.com/OWNER/c", False)):
         monkeypatch.setattr(address, "repository", lambda url=url: url)
         made = dressed(nbformat.from_dict(plain), path.stem)
-        assert (badge in made.cells[0].source.split("\n")[2]) == wanted
+        assert (badge in made.cells[0].source.split("\n")[4]) == wanted
         assert ("git clone" in made.cells[1].source) == wanted
         plain = undressed(made)
     assert plain == notebook_from_text(path.read_text(encoding="utf-8"))

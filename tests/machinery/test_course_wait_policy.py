@@ -54,7 +54,7 @@ def test_a_kernel_that_anybody_starts_has_it_after_the_first_cell_though_torch_i
     for given, found in ({}, "passive"), ({NAME: "active"}, "active"):
         made = dressed(nbformat.from_dict(nb), "04_tiny")
         execute(made, "04_tiny.ipynb", environment(**given))
-        assert made.cells[-1].outputs[0].text.strip() == found
+        assert made.cells[-2].outputs[0].text.strip() == found
 
 
 def test_a_sandbox_and_a_cluster_have_it_too():
