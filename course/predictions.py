@@ -5,10 +5,12 @@ here raises or waits, since no chapter may stop for a guess.
 """
 
 import json
+import re
 
 from course.files import write_atomically
 from course.paths import BUILT
 
+ASKS = re.compile(r"\bpredict as (\w+)")  # where a chapter has a function `predict` of its own
 KEPT = BUILT / "predictions.json"
 MADE: dict[str, dict] = {}  # this kernel's, by key, in order
 

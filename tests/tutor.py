@@ -6,6 +6,7 @@ that they name: all tests of the chapters pass on it.
 """
 
 import ast
+import contextlib
 import copy
 import shutil
 import sys
@@ -16,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from course.package.as_of import put
+from course.package.blank import TURN
 from course.package.cells import exported_cells, functions
 from course.package.export import export_all
 from course.package.tutor import blanks_of, cell_of, difference, filled, probed, run, same, with_body
@@ -63,6 +65,10 @@ def problems_of(chapter: str, name: str) -> list[str]:
     said = [f"a probe takes {seconds:.1f} s"] if seconds > 10 else []
     if not same(should, with_body(cell, name, None, blank, namespace)):
         said.append("the probe finds something else each time")
+    with contextlib.suppress(NotImplementedError):
+        empty = with_body(cell, name, f'raise NotImplementedError("{TURN}{name}")', blank, namespace)
+        if same(should, empty):
+            said.append("an empty body is not noticed")
     right = with_body(cell, name, blank.right, blank, namespace)
     if not same(should, right):
         said.append(f"`right` is not: {difference(should, right)}")

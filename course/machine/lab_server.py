@@ -1,17 +1,14 @@
 """What `course lab` adds to Jupyter's server: two lines in the terminal, and notebooks that do not answer before you have guessed."""
 
 import ast
-import logging
-import re
 
-ASKS = re.compile(r"\bpredict as (\w+)")  # where a chapter has a function `predict` of its own
+from course.predictions import ASKS
+
 OPENED = "opened"  # in a notebook's own data: its outputs are the reader's from now on
 
 
 def _load_jupyter_server_extension(app) -> None:
-    app.log.addFilter(
-        lambda record: record.levelno > logging.CRITICAL or "To access the server" not in record.getMessage()
-    )
+    app.log.addFilter(lambda record: "To access the server" not in record.getMessage())
     app.io_loop.add_callback(begin, app)  # when all extensions are loaded, and the address is known
 
 
@@ -46,11 +43,10 @@ def hide_outcomes(nb: dict) -> None:
         if cell["cell_type"] == "code"
         for call in calls_in(text_of(cell))
     ]
-    guessed = {key_of(call) for _, call in calls if name_of(call) == asks and has_guess(call)}
-    asked = {key_of(call) for _, call in calls if name_of(call) == asks}
+    unanswered = {key_of(call) for _, call in calls if name_of(call) == asks and not has_guess(call)}
     for cell, call in calls:
-        if (name_of(call) == "answer" and key_of(call) in asked - guessed) or (
-            name_of(call) == "predictions" and asked - guessed
+        if (name_of(call) == "answer" and key_of(call) in unanswered) or (
+            name_of(call) == "predictions" and unanswered
         ):
             cell["outputs"], cell["execution_count"] = [], None
 

@@ -8,9 +8,10 @@ import nbformat
 from course.files import diff, keep, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.address import dressed
 from course.notebooks.source import cell_lines, notebook_from_source
-from course.package.as_of import Chapter
+from course.package.as_of import Chapter, current
 from course.package.rooms import make_rooms
 from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError, module_path, number_of, relative, source_path
+from course.states.released import whole
 from course.states.started import is_there
 from course.states.state import state
 
@@ -27,6 +28,8 @@ def restore(chapter: str, ask: bool = True) -> int:
     modules: dict[str, str] = {}
     if not blank and is_there(number_of(source)):
         modules = Chapter(path, nb).in_package()
+        # what is as released stays so, whatever stands in other notebooks
+        modules |= {m: text for m, text in whole(modules).items() if current(m) == text}
     released |= {module_path(m): text.encode() for m, text in modules.items()}
     changed = [file for file, data in released.items() if not file.exists() or file.read_bytes() != data]
     if not outputs and changed == [path] and same_cells(path, nb):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from course.files import keep, read_cells, write_atomically
 from course.paths import NOTEBOOKS, ROOT, CourseError, module_path, modules, number_of, relative
+from course.states.released import forget, released
 from course.states.started import take_out_others
-from course.states.state import grows, state
+from course.states.state import built, grows, note, state
 
 
 def update() -> int:
@@ -31,7 +32,7 @@ def update() -> int:
         return 0
     mine, there = set(git("diff", "--name-only", "HEAD").split("\n")), set(modules())
     both = [ROOT / name for name in sorted(theirs & mine) if (ROOT / name).exists()]
-    stay = what_stays(both, theirs)
+    stay, ours = what_stays(both, theirs), as_released(theirs)
     blank = [number_of(path) for path in both if path not in stay and is_handed_out(path)]
     keep(
         [path for path in both if path not in stay and (path.parent != NOTEBOOKS or is_own(path))],
@@ -46,6 +47,7 @@ def update() -> int:
     take_out_others(there)
     for path, data in stay.items():
         write_atomically(path, data)
+    renew(ours)
     are = "1 file is" if len(theirs) == 1 else f"{len(theirs)} files are"
     print(f"{are} new or newer; `course doctor` checks the packages")
     if state() == "blank" and (
@@ -59,6 +61,22 @@ def update() -> int:
             f"as you wrote them: {', '.join(yours)}; `course restore {yours[0]}` brings a newer one, with its blanks"
         )
     return 0
+
+
+def as_released(theirs: set[str]) -> list[str]:
+    """The modules of a growing package, of those that are to change, which are what released chapters have made of them."""
+    there = [module for module in modules() if relative(module_path(module)) in theirs] if grows() else []
+    made = released(built(), there)
+    return [m for m in there if made.get(m, "").encode() == module_path(m).read_bytes()]
+
+
+def renew(ours: list[str]) -> None:
+    """Make modules of a growing package anew, from the chapters as they are released now."""
+    forget()
+    if texts := released(built(), ours):
+        for module, text in texts.items():
+            write_atomically(module_path(module), text.encode())
+        note(built()[-1], texts)
 
 
 def what_stays(both: list[Path], theirs: set[str]) -> dict[Path, bytes]:

@@ -113,7 +113,7 @@ def with_body(cell: ExportedCell, name: str, body: str | None, blank: Blank, nam
         run(cell.source if body is None else filled(cell, name, body), namespace)
         return probed(blank, namespace)
     finally:
-        for key in [key for key in namespace if namespace[key] is not before.get(key, NUMBERS)]:
+        for key in namespace.keys() - before.keys():
             del namespace[key]
         namespace |= before
 
@@ -134,7 +134,8 @@ def probed(blank: Blank, namespace: dict) -> dict:
     import torch
 
     try:
-        run("def probe(error_of):\n" + textwrap.indent(blank.probe, "    "), namespace)
+        made: dict = {}  # the probe is no name of the student's
+        run("def probe(error_of):\n" + textwrap.indent(blank.probe, "    "), namespace, made)
         with (
             torch.random.fork_rng(devices=[]),
             contextlib.redirect_stdout(io.StringIO()),
@@ -142,23 +143,23 @@ def probed(blank: Blank, namespace: dict) -> dict:
         ):
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
-            return namespace["probe"](error_of)
+            return made["probe"](error_of)
     except NotImplementedError as error:
         if str(error).startswith(TURN):
             raise
         return {"": raised(error)}
     except Exception as error:
         return {"": raised(error)}
-    finally:
-        namespace.pop("probe", None)
 
 
-def error_of(call) -> str:
-    """`ValueError`, of a call that raises one, for a probe."""
+def error_of(call, names: str = "") -> str:
+    """`ValueError`, of a call that raises one, for a probe; and whether it names what it should."""
     try:
         call()
     except Exception as error:
-        return type(error).__name__
+        if str(error).startswith(TURN):
+            raise
+        return type(error).__name__ + ("" if names in str(error) else f" that does not name {names}")
     return "no error"
 
 
@@ -171,11 +172,11 @@ def raised(error: Exception) -> Raised:
     return Raised(f"{type(error).__name__}: {said}", line)
 
 
-def run(text: str, namespace: dict) -> None:
-    """Execute code whose lines can be looked up, as Triton does with a kernel's."""
+def run(text: str, namespace: dict, into: dict | None = None) -> None:
+    """Execute code whose lines can be looked up, as Triton does with a kernel's. into: where new names go, if not there."""
     name = f"<tutor {next(NUMBERS)}>"
     linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-    exec(compile(text, name, "exec"), namespace)
+    exec(compile(text, name, "exec"), namespace, into)
 
 
 def same(one, other) -> bool:

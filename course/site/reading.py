@@ -13,11 +13,11 @@ import re
 import nbformat
 
 from course.paths import module_file
+from course.predictions import ASKS
 
 DIRECTIVE = re.compile(r"^#\|.*\n?", re.MULTILINE)
 EXPORT = re.compile(r"^#\| export(?: +([\w.]+))?$", re.MULTILINE)
 DEFAULT = re.compile(r"^#\| default_exp +([\w.]+)", re.MULTILINE)
-ASKS = re.compile(r"\bpredict as (\w+)")  # where a chapter has a function `predict` of its own
 ANSWERS = re.compile(r"\banswer\(")
 COLUMNS = re.compile(r"\S {2,}\S|^ {2,}\S|\t|[│─┌└]", re.MULTILINE)
 GROWS = re.compile(r"^#\| grows +(.+)$", re.MULTILINE)

@@ -217,7 +217,7 @@ def steps_in_words() -> str:
     run = pictures.recorded(pictures.H100)
     first, last = run["rungs"][0]["ms"], run["rungs"][-1]["ms"]
     return (
-        "*Each change to the program is predicted from bytes and FLOPs before it is measured (chapter 14). On an H100 the same"
+        "*Each change to the program is predicted from bytes and FLOPs before it is measured (chapter 14). On an H100 such"
         f" changes make a step {first / last:.1f} times as fast, from {first:.0f} to {last:.0f} ms; the forecast, made before any of"
         f" this code had run on a GPU, was {gpu[0]['predicted_ms']} and {gpu[-1]['predicted_ms']} ms. On the CPU (two cores of an AMD"
         f" EPYC) {in_letters(slower)} of them made the step slower and {in_letters(nothing)} changed nothing measurable."

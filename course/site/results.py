@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean
 
 from course.paths import ROOT, relative
-from course.site.pictures import FIRST, LADDER, NAMES, recorded, staircase_steps
+from course.site.pictures import FIRST, LADDER, NAMES, forecast, recorded, staircase_steps
 
 RESULTS = ROOT / "site" / "results.md"
 MEASUREMENTS = ROOT / "data" / "measurements"
@@ -104,21 +104,12 @@ def cpu() -> str:
 GPUS = {name: MEASUREMENTS / f"{name.lower()}.json" for name in ("H100", "H200")}
 
 
-def forecasts(name: str) -> dict[str, tuple[float, float]]:
-    """{rung: milliseconds forecast from the data sheet, and measured} of a recorded GPU."""
-    # here: a course whose package is still empty has a README, too
-    from nanogpt.labs.ladder.forecast import REACHED, START, predict_ladder
-    from nanogpt.labs.roofline.sheets import peak_of
-    from nanogpt.model import GPTConfig
-
-    run = recorded(GPUS[name])
-    ladder = predict_ladder(peak_of(run["device"]), GPTConfig(), run["batch"], run["seq"], REACHED, START)
-    return {rung["name"]: (1e3 * sum(ladder[rung["name"]].values()), rung["ms"]) for rung in run["rungs"]}
-
-
 def gpus() -> str:
     """The ladder on GPUs, forecast beside measured, and what it comes to."""
-    found = {name: forecasts(name) for name in GPUS}
+    found = {}
+    for name, path in GPUS.items():
+        run, expected = recorded(path), forecast(recorded(path))
+        found[name] = {rung["name"]: (expected[rung["name"]], rung["ms"]) for rung in run["rungs"]}
     head = "change | " + " | ".join(f"{name}: ms, forecast | ms, measured" for name in GPUS)
     rows = []
     for rung in found["H100"]:

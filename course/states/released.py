@@ -35,6 +35,13 @@ def exporting_cells(chapter: str):
     return notebook_from_text("".join(part for part in CELLS.split(text) if "\n#|" in part))
 
 
+def forget() -> None:
+    """Read the sources anew: git has brought others."""
+    TEXTS.clear()
+    for kept in (writers, owners, exporting_cells):
+        kept.cache_clear()
+
+
 TEXTS: dict[tuple[str, tuple[str, ...]], str] = {}  # by module and the chapters that make it
 
 

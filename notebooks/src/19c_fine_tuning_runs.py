@@ -405,9 +405,8 @@ mix = {str(NEW): 6, str(OLD): 1}
 sevens = {"train": Train(micro_batch=7, batch_tokens=7 * T), "model": Model(block_size=T)}
 data = Data(dir=str(NEW), mix=mix, tokenizer=f"{OLD}/tokenizer.json")
 mixing = Config(data=data, init_from=str(MODEL), **sevens)
-with redirect_stdout(
-    io.StringIO()
-):  # asks open_stream; in a complete package the run has something to say already
+# asks open_stream; in a complete package the run has something to say already
+with redirect_stdout(io.StringIO()):
     seven, _ = trainer.build_run(mixing).stream.next_batch()
 old_row = DocumentStream(open_shards(OLD, "train"), 1, T, seed=0, device=device).next_batch()[0][0]
 print("of seven rows, from the old stories:", (seven == old_row).all(1).sum().item())

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from wording import in_our_words
 
 from course.paths import ROOT
 from nanogpt import tokenizer as module
@@ -358,7 +359,8 @@ def test_half_a_character_decodes_to_a_replacement(trained):
 
 def test_foreign_ids_are_refused(trained):
     for bad in (320, -1, 50_000):
-        with pytest.raises(ValueError):
+        says = in_our_words(trained.decode, f"id {bad} is outside this tokenizer's 320 ids", str(bad))
+        with pytest.raises(ValueError, match=says):
             trained.decode([97, bad])
     with pytest.raises(TypeError):
         trained.decode([97.5])

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 
 import pytest
+from wording import in_our_words
 
 from course.paths import ROOT
 from nanogpt.labs.corpora import stories as corpus
@@ -377,7 +378,7 @@ def test_the_floor_counts_one_separator_a_story():
     tokens = sum(len(story.text.split()) + 1 for story in some)
     assert floor_per_token(some, Words()) == pytest.approx(-sum(story.logprob for story in some) / tokens)
     assert floor_per_token(iter(some), Words()) == floor_per_token(some, Words())
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=in_our_words(floor_per_token, "at least one story")):
         floor_per_token([], Words())
 
 

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from wording import in_our_words
 
 from course.package.checkpoint import python
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.pretrained import config_from_hf, from_hf
+from nanogpt.pretrained import config_from_hf, copy_weights, from_hf
 
 SIZES = [
     {"n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": 8, "vocab_size": 31},
@@ -450,7 +451,10 @@ def test_another_number_of_heads_is_noticed_in_what_to_hf_wrote(tmp_path):
 def test_weights_that_are_no_numbers_are_refused(tmp_path, value):
     W = random_tensors(SMALL)
     W["h.1.mlp.c_fc.bias"][3] = value
-    refused(write(tmp_path / "a", W, SMALL))
+    name = "h.1.mlp.c_fc.bias"
+    refused(
+        write(tmp_path / "a", W, SMALL), in_our_words(copy_weights, f"{name} holds NaN or infinity", name)
+    )
 
 
 def test_these_settings_change_nothing(tmp_path):
@@ -460,7 +464,10 @@ def test_these_settings_change_nothing(tmp_path):
 
 def test_an_output_head_of_its_own_is_refused(tmp_path):
     W = random_tensors(SMALL)
-    refused(write(tmp_path / "a", W | {"lm_head.weight": W["wte.weight"] + 1e-3}, SMALL))
+    refused(
+        write(tmp_path / "a", W | {"lm_head.weight": W["wte.weight"] + 1e-3}, SMALL),
+        in_our_words(copy_weights, "lm_head.weight", ""),
+    )
 
 
 def test_quantised_weights_are_refused(tmp_path):

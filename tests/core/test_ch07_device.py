@@ -1,5 +1,6 @@
 import pytest
 import torch
+from wording import in_our_words
 
 from nanogpt.device import pick_scale, seed_everything
 
@@ -13,7 +14,7 @@ def test_scale_follows_the_device_unless_told(monkeypatch):
     monkeypatch.setenv("NANOGPT_SCALE", "ci")
     assert pick_scale(CPU) == "ci"
     monkeypatch.setenv("NANOGPT_SCALE", "huge")
-    with pytest.raises(ValueError, match="huge"):
+    with pytest.raises(ValueError, match=in_our_words(pick_scale, "'huge'", "huge")):
         pick_scale(CPU)
 
 

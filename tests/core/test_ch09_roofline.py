@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from wording import in_our_words
 
 from nanogpt.device import matmul_formats
 from nanogpt.labs.roofline import clock as instruments
@@ -138,7 +139,7 @@ def test_the_interval_holds_the_median_as_often_as_it_says():
 
 
 def test_five_pairs_are_too_few_and_a_difference_is_sure_only_without_one():
-    with pytest.raises(ValueError, match="5"):
+    with pytest.raises(ValueError, match=in_our_words(gain_of, "5 pairs")):
         gain_of([2.0] * 5)
     assert gain_of([1.1] * 6).sure and gain_of([0.9] * 6).sure
     assert not gain_of([0.99, *[1.1] * 5]).sure
@@ -151,7 +152,7 @@ def test_five_pairs_are_too_few_and_a_difference_is_sure_only_without_one():
 def test_mfu_is_a_share():
     assert mfu(flops=50.0, seconds=2.0, peak_flops=100.0) == 0.25
     for seconds, peak in [(0, 1), (1, 0), (-1, 1), (float("nan"), 1)]:
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=in_our_words(mfu, "positive")):
             mfu(1.0, seconds, peak)
 
 

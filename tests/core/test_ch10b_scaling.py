@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import in_our_words
 
 from nanogpt.labs.ladder.masters import MasterAdamW
 from nanogpt.model import GPT, GPTConfig
@@ -70,7 +71,7 @@ def test_bad_steps_without_end_are_an_error_not_silence():
     scaler.update(False)
     scaler.update(False)
     assert scaler.scale == 1
-    with pytest.raises(FloatingPointError):
+    with pytest.raises(FloatingPointError, match=in_our_words(scaler.update, "even without loss scaling")):
         scaler.update(False)
 
 

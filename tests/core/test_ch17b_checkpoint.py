@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import simple_run
 import torch
+from wording import in_our_words
 
 from nanogpt import checkpoint
 from nanogpt.trainer import fit, one_step
@@ -78,7 +79,8 @@ def test_where_all_are_damaged_nothing_is_begun_over_them(half, tmp_path):
     run = Path(shutil.copytree(half, tmp_path / "run"))
     for path in checkpoint.checkpoints(run):
         flip(path / "model.safetensors")
-    with pytest.raises(ValueError, match="run"):
+    says = in_our_words(checkpoint.latest, r"no checkpoint in .* is whole; move them away", str(run))
+    with pytest.raises(ValueError, match=says):
         checkpoint.latest(run, lambda said: None)
     assert checkpoint.latest(tmp_path) is None, "an empty folder is no fault"
 

@@ -5,9 +5,10 @@ import struct
 import pytest
 import torch
 from safetensors.torch import load, save
+from wording import in_our_words
 
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.weights import digest, load_model, save_model
+from nanogpt.weights import digest, load_model, read_unchanged, save_model
 
 CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
 
@@ -104,7 +105,8 @@ def test_weights_that_are_no_numbers_are_refused(saved):
         load_model(folder)
     weights[name][0, 0] = math.nan
     write(weights=save(weights))
-    with pytest.raises(ValueError, match=name):
+    says = in_our_words(read_unchanged, f"{name} holds NaN or infinity", name)
+    with pytest.raises(ValueError, match=says):
         load_model(folder)
 
 

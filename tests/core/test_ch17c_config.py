@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import in_our_words
 
 from nanogpt import config as module
 from nanogpt.config import (
@@ -343,7 +344,9 @@ def test_depth_twelve_is_gpt2_small_and_others_follow_its_width(told):
         tokens = c.train.max_steps * c.train.batch_tokens
         assert 20 * parameters <= tokens < 20 * parameters + c.train.batch_tokens, "20 tokens a parameter"
     assert told("", *from_depth(4, 512), "optim.lr=1e-3").optim.lr == 1e-3  # what the user says comes last
-    with pytest.raises(ValueError, match="0"):
+    with pytest.raises(
+        ValueError, match=in_our_words(from_depth, "--depth 0 is the number of layers, at least 1")
+    ):
         from_depth(0, 512)
 
 

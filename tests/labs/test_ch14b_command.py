@@ -11,6 +11,7 @@ from pathlib import Path
 import ladder_steps
 import pytest
 from ladder_steps import MACHINE, ROOF
+from wording import in_our_words
 
 from nanogpt.labs.ladder import ladder
 from nanogpt.labs.ladder.forecast import predict
@@ -86,7 +87,7 @@ def test_nothing_is_left_to_halve(climbed, error):
         assert B and len(tried) < 100, "it goes on for ever"
         raise error
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match=in_our_words(ladder.climb, "shorter --seq")):
         climbed(never, B=2)
     assert set(tried) == {1, 2}
 

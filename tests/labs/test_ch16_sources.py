@@ -13,7 +13,9 @@ import tiktoken
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from texts import KINDS, TEXT, documents_of, spans_of, write_csv, write_jsonl, write_source
+from wording import in_our_words
 
+from nanogpt.labs.corpora.cuts import seek_cut
 from nanogpt.labs.corpora.sources import (
     Span,
     blocks_in,
@@ -286,7 +288,8 @@ def test_a_line_that_is_too_long_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("nanogpt.labs.corpora.cuts.LIMIT", 5000)
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "x"}\n' * 3 + json.dumps({"text": "x" * 9000}) + '\n{"text": "x"}\n')
-    with pytest.raises(ValueError, match=r"a.jsonl.*4"):
+    says = in_our_words(seek_cut, "a.jsonl, line 4: no place to cut in", "a.jsonl.*4")
+    with pytest.raises(ValueError, match=says):
         documents_of([path], 100, 100)
 
 

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from wording import in_our_words
 
 from nanogpt.labs.evals.measures import bits_per_byte, mean_and_error, token_bytes
 from nanogpt.tokenizer import BPETokenizer
@@ -83,5 +84,5 @@ def test_bits_per_byte_are_the_same_for_two_tokenizers_that_code_alike():
         ids = np.array([tokenizer.eot, *tokenizer.encode(text)])
         nats = np.full(len(ids) - 1, len(text.encode()) * 2 * np.log(2) / (len(ids) - 1))  # two bits a byte
         assert bits_per_byte(nats, ids, token_bytes(tokenizer)) == pytest.approx(2)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=in_our_words(bits_per_byte, "at least one token")):
         bits_per_byte(np.ones(1), np.array([1, tokenizer.eot]), token_bytes(tokenizer))

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import in_our_words
 
 from nanogpt.evaluate import evaluating
 from nanogpt.labs.corpora.stories import stories
@@ -154,7 +155,8 @@ def test_a_line_that_is_no_question_is_one_clear_error(tmp_path, line):
 
 
 def test_an_ending_longer_than_the_context_is_one_clear_error():
-    with pytest.raises(ValueError, match=r"17.*16"):
+    says = in_our_words(fitting, "17 tokens does not fit into block_size=16", "17.*16")
+    with pytest.raises(ValueError, match=says):
         score_ids(new_model(block_size=16), [([1], [[2] * 17])])
     assert len(score_ids(new_model(block_size=16), [([1] * 40, [[2] * 16])])) == 1
     with pytest.raises(ValueError, match="batch=0 must be at least 1"):

@@ -18,12 +18,13 @@ from conftest import ROOT
 from ranks import in_ranks
 from small_run import write_text
 from torch import nn
+from wording import in_our_words
 
 from course import data_parallel as instruments
 from nanogpt.distributed import Ranks, is_lost, process_group, replicate
 from nanogpt.labs.corpora.text import prepare_text
 from nanogpt.labs.drills.ddp import fresh
-from nanogpt.labs.parallel.buckets import Buckets, in_buckets
+from nanogpt.labs.parallel.buckets import Bucket, Buckets, in_buckets
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train_step
 
@@ -150,7 +151,8 @@ def test_a_second_backward_pass_and_a_parameter_without_gradient_are_one_sentenc
     model, wire = layers(1), Wire()
     averages = Buckets(model, Ranks(), send=wire.send)
     model(torch.ones(1, 3)).sum().backward()
-    with pytest.raises(RuntimeError):
+    says = in_our_words(Bucket.ready, r"call wait\(\) after each backward pass")
+    with pytest.raises(RuntimeError, match=says):
         model(torch.ones(1, 3)).sum().backward()
     averages = Buckets(layers(2)[1:], Ranks(), send=wire.send)
     with pytest.raises(RuntimeError, match="2 parameters of a bucket got no gradient"):

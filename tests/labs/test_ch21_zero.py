@@ -7,6 +7,7 @@ from gpu_drills import drilled, two_gpus
 from ranks import in_ranks
 from small_run import write_text
 from torch import nn
+from wording import in_our_words
 
 from nanogpt.distributed import Ranks
 from nanogpt.labs.corpora.text import prepare_text
@@ -42,7 +43,7 @@ def test_the_formula_is_the_papers():
         "bf16": 16,
         "Megatron": 18,
     }
-    with pytest.raises(ValueError, match="4"):
+    with pytest.raises(ValueError, match=in_our_words(state_bytes, "stage=4 must be 0 to 3", "4")):
         state_bytes(1, 1, 4)
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from gpu_drills import drilled, two_gpus
 from ranks import in_ranks
 from small_run import lines, small, weights, write_text
+from wording import in_our_words
 
 from nanogpt import checkpoint, trainer
 from nanogpt.config import Lora, Parallel, load_config
@@ -511,19 +512,29 @@ def test_what_no_number_of_processes_can_run_is_one_line(words, says):
 
 
 @pytest.mark.parametrize(
-    ("layout", "processes", "names"),
+    ("layout", "processes", "says"),
     [
-        (Parallel(dp=2, tp=2), 2, "2 2"),
-        (Parallel(dp=2), 1, "2 1"),
-        (Parallel(dp=2), 4, "2 1"),
-        (Parallel(tp=4), 6, "4"),
-        (Parallel(shard=True, copies=3), 4, "3 4"),
+        (
+            Parallel(dp=2, tp=2),
+            2,
+            "parallel.dp=2 × parallel.tp=2 needs 4 processes; 2 were started (torchrun",
+        ),
+        (Parallel(dp=2), 1, "parallel.dp=2 × parallel.tp=1 needs 2 processes; 1 was started (torchrun"),
+        (Parallel(dp=2), 4, "parallel.dp=2 × parallel.tp=1 needs 2 processes; 4 were started (torchrun"),
+        (Parallel(tp=4), 6, "parallel.tp=4 needs a multiple of 4 processes; 6 were started"),
+        (Parallel(shard=True, copies=3), 4, "parallel.copies=3 must divide parallel.dp=4"),
     ],
 )
-def test_another_number_of_processes_is_one_line(layout, processes, names):
+def test_another_number_of_processes_is_one_line(layout, processes, says):
     with pytest.raises(ValueError) as error:
         data_parallel(layout, processes)
-    assert "\n" not in str(error.value) and set(names.split()) <= set(re.findall(r"\d+", str(error.value)))
+    told = str(error.value)
+    numbers = set(re.findall(r"(?<==)\d+", says))
+    assert (
+        told.startswith(says)
+        if in_our_words(data_parallel, says)
+        else numbers <= set(re.findall(r"\d+", told))
+    )
 
 
 def test_without_a_word_all_processes_read_different_rows():

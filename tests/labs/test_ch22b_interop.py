@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import in_our_words
 
 import nanogpt.labs.formats.megatron
 from nanogpt import cli
@@ -251,7 +252,7 @@ def test_splits_follow_each_other_and_leave_nothing_out(n, split):
 
 @pytest.mark.parametrize("split", ["949,50", "1,2,-1", "0,0,0"])
 def test_a_split_that_cannot_be_is_one_line(split):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=in_our_words(split_ranges, "three weights of at least 0")):
         split_ranges(10, split)
 
 

@@ -250,12 +250,14 @@ def test_an_update_brings_no_module_that_is_still_to_be_built(pair, tmp_path, mo
     student = type(pair)(tmp_path / "student")
     student.course("start", "--at", "05")
     (pair.path / "nanogpt/next.py").write_text("NEWER = 1\n")
-    (pair.path / "nanogpt/tiny.py").write_text("NEWER = 1\n")
+    for path in (pair.source, pair.module):
+        path.write_text(path.read_text(encoding="utf-8").replace("LIMIT = 3", "LIMIT = 4"), encoding="utf-8")
     pair.git("commit", "-qam", "newer")
-    assert "2 files are new or newer" in student.course("update")
-    assert there(student) == ["tiny"] and "NEWER" not in student.module.read_text(), (
-        "it is what its chapters have made"
-    )
+    was = student.module.read_text()
+    assert "3 files are new or newer" in student.course("update")
+    assert there(student) == ["tiny"] and student.module.read_text() == was.replace("LIMIT = 3", "LIMIT = 4")
+    assert "started; chapter 04 is in it" in student.course("progress")
+    student.course("package")  # which refuses what was changed by hand
 
 
 def test_a_damaged_state_is_a_complete_clone(pair):

@@ -213,3 +213,12 @@ def test_an_update_leaves_what_she_has_written_and_the_package_that_has_grown(bl
     student.course("restore", "05", "--yes")
     text = five.read_text(encoding="utf-8")
     assert "Next one" in text and "your turn: ring" in text and BODIES["ring"] not in text
+
+
+def test_in_a_complete_package_restore_takes_no_body_from_another_notebook(blanks, tmp_path):
+    house = blanks.copied(tmp_path / "house")
+    house.edit("math.pi*r**2", "3.0*r**2")  # in chapter 04, never checkpointed
+    five, module = house.path / "notebooks/05_next.ipynb", house.module.read_bytes()
+    five.write_text("{")
+    house.course("restore", "05", "--yes")
+    assert house.module.read_bytes() == module and house.git("status", "--porcelain", "nanogpt") == ""

@@ -9,6 +9,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from wording import bare, released
 
 from course.package.cells import exported_cells
 from course.package.imports import imported
@@ -143,3 +144,10 @@ def test_the_folder_alone_is_enough_to_train(tmp_path):
     said = run(["-c", "import nanogpt; print(nanogpt.__file__)"], tmp_path, PYTHONPATH=str(tmp_path))
     assert Path(said.strip()).is_relative_to(tmp_path)
     assert "2 steps" in run(["-m", "nanogpt", "train", "tiny", *TINY], tmp_path, PYTHONPATH=str(tmp_path))
+
+
+def test_a_test_that_asks_for_our_words_finds_each_function_of_the_package_in_a_source():
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and path.name != "__init__.py":
+                assert bare(node) in released(node.name), f"{path.name}: {node.name}"
