@@ -376,7 +376,7 @@ next one, in one of two ways. A thread that *spins* asks again and again whether
 keeps its core busy. A thread that *sleeps* gives its core away, and needs some microseconds to wake up. If a browser or a
 second training run wants the same cores, spinning threads take them away from threads that have work. In November 2026, on
 two AMD cores beside a load like a browser's, a training step of chapter 07's model took 160 to 1,258 ms with spinning threads
-and 50 to 87 ms with sleeping ones; alone on the two cores both took the same time (`tests/bench/bench_wait_policy.py`).
+and 50 to 87 ms with sleeping ones; alone on the two cores both took the same time (`bench/wait_policy.py`).
 The course therefore sets `OMP_WAIT_POLICY=passive` wherever it starts Python, unless you have set the variable yourself.
 
 **On a GPU: caches, clocks and the numbers themselves.** Three things that GPU engineers check, with a source for each:

@@ -320,7 +320,7 @@ answer("13.3", 1e3 * seconds["a sum"])
 r"""
 If `nn.Linear` is much slower than the sum, its library could read faster, and a model that writes one text on a CPU gains from
 the columns. So the command of chapter 08 grows by two lines. They load `by_columns` by the name of its module, when it is needed.
-(`tests/bench/bench_sample.py` compares it with transformers.)
+(`bench/sample.py` compares it with transformers.)
 """
 
 

@@ -200,7 +200,7 @@ def in_a_process(tmp_path, first: str) -> tuple[dict, list[str]]:
         "failed = g.cell_by_cell(json.loads(copy), lambda nb: saved.append(json.dumps(nb)));"
         "open(sys.argv[1], 'w').write(json.dumps([json.loads(saved[-1]), failed]))"
     )
-    env = os.environ | {"PYTHONPATH": f"{gpu_day.ROOT / 'tests'}", "MPLBACKEND": "Agg"}
+    env = os.environ | {"PYTHONPATH": f"{gpu_day.ROOT / 'bench'}", "MPLBACKEND": "Agg"}
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "nb.json")], env=env, check=True)
     return json.loads((tmp_path / "nb.json").read_text())
 

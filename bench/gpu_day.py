@@ -1,8 +1,8 @@
 """All that only a GPU can show, in one command: its tests, the notebooks of part III, the ladder, peers, loss curves, kernels.
 
-    python tests/gpu_day.py --out gpu-day                    every step that is not done yet
-    python tests/gpu_day.py --out gpu-day --minutes 9        as many as fit into nine minutes; the same command goes on
-    python tests/gpu_day.py --out gpu-day --only ladder 12   these steps, again
+    python bench/gpu_day.py --out gpu-day                    every step that is not done yet
+    python bench/gpu_day.py --out gpu-day --minutes 9        as many as fit into nine minutes; the same command goes on
+    python bench/gpu_day.py --out gpu-day --only ladder 12   these steps, again
 
 Runs from a bare checkout with torch and numpy; what else a step needs (pytest, transformers) it says when it is missing.
 First come estimates. Then each step runs as a group of processes of its own, for eight minutes at most. What it prints is
@@ -135,7 +135,7 @@ def programs(half: str) -> tuple[str, ...]:
 def peer(label: str, B: int, T: int, steps: int) -> None:
     """Print the seconds of `steps` training steps of one program, as JSON."""
     import torch
-    from bench_ladder import transformers_step
+    from ladder import transformers_step
 
     from nanogpt.device import pick_device
     from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
@@ -387,7 +387,7 @@ def needs(package: str) -> None:
 
 def environment(**more: str) -> dict[str, str]:
     """Python sees this checkout's packages, and those of a PYTHONPATH that was given."""
-    ours = [str(ROOT / folder) for folder in (".", "tests", "tests/bench")]
+    ours = [str(ROOT / folder) for folder in (".", "tests", "bench")]
     path = os.pathsep.join([*ours, *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | more
 

@@ -1,7 +1,7 @@
 """The ladder's first and top rung beside transformers' GPT-2, one step of each in turn.
 
-    python tests/bench/bench_ladder.py [--batch 4] [--seq 64] [--rounds 12]
-    python tests/bench/bench_ladder.py --curve 200       losses of the first and the top rung, step by step
+    python bench/ladder.py [--batch 4] [--seq 64] [--rounds 12]
+    python bench/ladder.py --curve 200       losses of the first and the top rung, step by step
 
 Every program does forward, backward and AdamW on GPT-2 124M with random weights and no dropout, each in a process of its
 own. They take turns, so that a slow minute hits all of them; a ratio is the median of the rounds' ratios, with its interval
