@@ -12,7 +12,7 @@ which of the speed-ups of chapters 10 to 13 your machine has. Chapter 14 puts th
 
 # %%
 #| default_exp labs.ladder.rungs
-#| doc labs.kernels.columns: A linear layer that multiplies a single row faster than some CPU libraries do.
+#| doc labs.kernels.columns: Weights stored column after column, which some CPU libraries read faster for a single row.
 #| doc labs.ladder.rungs: The speed-ups as rungs of a ladder: which of them a device can do, and what each changes in a training step.
 from argparse import Namespace
 from functools import partial
@@ -263,48 +263,25 @@ predict("13.3", "one row through GPT-2's head on the CPU, at best", guess=None, 
 
 # %% [markdown]
 r"""
-
-Some libraries leave this product to one thread. We can compute the same numbers in another order: the result is the sum of the
-weight's *columns*, each times one activation. PyTorch has an operation that looks up rows of a table and adds them with weights, the
-embedding bag, and it uses all threads.
+A library reads a matrix in pieces, and some are made for one order in memory, others for the other one. OpenAI stored GPT-2's weights column after column (chapter 06), and
+`nn.Linear` stores them row after row. We can change the order and keep the numbers and the shape:
 """
 
 
 # %%
 #| export labs.kernels.columns
-import math
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+#| blank by_columns: store each weight transposed, with the same shape
+from torch import nn
 
 
-class ColumnLinear(nn.Linear):
-    """nn.Linear whose product with a single row is a weighted sum of the weight's columns, on all CPU threads."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows, C = self.weight.shape
-        if x.numel() != C or x.device.type != "cpu" or torch.is_grad_enabled():
-            return super().forward(x)
-        bags = torch.arange(C).view(math.gcd(C, torch.get_num_threads()), -1)  # one for each thread
-        weights = x.reshape(bags.shape)
-        y = F.embedding_bag(bags, self.weight.T, per_sample_weights=weights, mode="sum").sum(0)  # (rows,)
-        return (y if self.bias is None else y + self.bias).view(*x.shape[:-1], rows)
-
-
-# %%
-#| export labs.kernels.columns
-#| blank by_columns: store each weight transposed, with the same shape, and change the layer's class
 def by_columns(model: nn.Module) -> nn.Module:
-    """Make every nn.Linear a ColumnLinear, in place, with the same numbers; returns the model.
+    """Store the weight of every nn.Linear column after column, in place, with the same numbers; returns the model.
 
-    The parameters stay the same objects, so that a tied embedding stays tied. Embedding bags are fast on CPUs with AVX:
-    where torch.backends.cpu.get_cpu_capability() does not begin with AVX, nothing is changed.
+    The parameters stay the same objects, so that a tied embedding stays tied.
     """
-    if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
-        for layer in [module for module in model.modules() if type(module) is nn.Linear]:
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
             layer.weight.data = layer.weight.data.T.contiguous().T  # a tied embedding's rows are then strided
-            layer.__class__ = ColumnLinear
     return model
 
 
@@ -320,14 +297,13 @@ with torch.no_grad():
         print(
             f"{name:10} {1e3 * seconds[name]:.1f} ms, {head.weight.nbytes / seconds[name] / 1e9:.0f} GB/s read"
         )
-    assert torch.allclose(expected, head(row), atol=1e-4), "the sum of columns is another product"
+    assert torch.allclose(expected, head(row), atol=1e-4), "the other order is another product"
 answer("13.3", 1e3 * seconds["a sum"])
 
 # %% [markdown]
 r"""
-If `nn.Linear` is much slower than the sum, its library could read faster, and a model that writes one text on a CPU gains from
-the columns. So the command of chapter 08 grows by two lines. They load `by_columns` by the name of its module, when it is needed.
-(`bench/sample.py` compares it with transformers.)
+If the order makes a difference, a model that writes one text on a CPU gains from it with each token. Where it makes none, it costs nothing. So the command of chapter 08 grows by
+two lines. They load `by_columns` by the name of its module, when it is needed. (`bench/sample.py` compares it with transformers.)
 """
 
 

@@ -136,7 +136,7 @@ def test_a_merged_model_is_saved_and_loaded_like_any(tmp_path):
     again = load_model(tmp_path)
     assert torch.equal(again(x)[0], model(x)[0])
     assert again.lm_head.weight is again.transformer.wte.weight
-    by_columns(again)  # which takes plain nn.Linear only
+    by_columns(again)
     torch.testing.assert_close(again(x[:1, :1])[0], model(x[:1, :1])[0], atol=1e-5, rtol=1e-5)
 
 
@@ -234,7 +234,7 @@ def test_an_adapters_folder_is_a_checkpoint(beside, monkeypatch):
     loaded, tokenizer = load("adapter")
     assert torch.equal(loaded(x)[0], expected) and not lora_parameters(loaded) and not loaded.training
     assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
-    by_columns(loaded)  # as `sample` does, which takes plain nn.Linear only
+    by_columns(loaded)  # as `sample` does
     torch.testing.assert_close(loaded(x[:1, :1])[0], expected[:1, :1], atol=1e-5, rtol=1e-5)
 
 
