@@ -63,7 +63,7 @@ def grid_of(draw, parts: int, cuts: int) -> tuple:
             mlp, head = torch.randn(2, 4, generator=draw), torch.randn(5, generator=draw)
             row.append({"ln": same[0].clone(), "mlp": mlp, "wpe": same[1].clone(), "head": head})
         grid.append(row)
-    return grid, {"mlp", "head"}
+    return grid, ["mlp", "head"]
 
 
 def no_cuts(draw):
@@ -89,9 +89,9 @@ def changed(old: str, new: str) -> str:
 CHECKS = [
     Check("21d-1", "the groups of a mesh with two dimensions", 1, "groups", small_meshes, hidden=False),
     Check("21d-1", "the groups of any mesh", 1, "groups", meshes),
-    Check("21d-1", "which dimensions use the network", 1, "on_the_network", machines),
+    Check("21d-1", "dimensions whose groups are cut by a border of two machines", 1, "on_the_network", machines),
     Check("21d-1", "your own rank and machines", 2, "answers"),
-    Check("21d-2", "what a GPU keeps", 1, "kept", some_layouts),
+    Check("21d-2", "bytes of states and rows, for any tp", 1, "kept", some_layouts),
     Check("21d-2", "the smallest tp, whatever decides it, or none", 2, "smallest_tp", some_searches),
     Check("21d-2", "your own model", 2, "answers"),
     Check("21d-3", "parts, and one cut", 1, "norm", no_cuts, hidden=False),

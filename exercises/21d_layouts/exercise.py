@@ -206,7 +206,7 @@ Four ranks, a LayerNorm of two numbers. In how many of the dictionaries is each 
 
 # %%
 #| solution 21d-3
-def norm(grid: list[list[dict[str, Tensor]]], cut: set[str]) -> float:
+def norm(grid: list[list[dict[str, Tensor]]], cut: list[str]) -> float:
     """The norm of the whole gradient. grid[p][t]: the tensors of part p and cut t by name; cut: the names that are cut."""
     ### BEGIN SOLUTION
     squares = 0.0
@@ -228,11 +228,11 @@ def norm(grid: list[list[dict[str, Tensor]]], cut: set[str]) -> float:
 # %%
 #| check 21d-3
 a, b = torch.tensor([3.0]), torch.tensor([4.0])
-assert abs(norm([[{"mlp": a}, {"mlp": b}]], {"mlp"}) - 5) < 1e-9, (
+assert abs(norm([[{"mlp": a}, {"mlp": b}]], ["mlp"]) - 5) < 1e-9, (
     "two cuts of one matrix, 3 and 4, have the norm 5"
 )
-assert abs(norm([[{"ln": a}], [{"ln": b}]], set()) - 5) < 1e-9, "two parts of one vector, 3 and 4, as well"
-got = norm([[{"ln": a}, {"ln": a}], [{"ln": b}, {"ln": b}]], {"mlp"})
+assert abs(norm([[{"ln": a}], [{"ln": b}]], []) - 5) < 1e-9, "two parts of one vector, 3 and 4, as well"
+got = norm([[{"ln": a}, {"ln": a}], [{"ln": b}, {"ln": b}]], ["mlp"])
 assert abs(got - 5) < 1e-9, f"each cut has the same LayerNorm, so its norm is 5 again, not {got:.3f}"
 
 # %% [markdown]
