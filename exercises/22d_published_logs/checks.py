@@ -171,7 +171,7 @@ WRONG = [
     Wrong("22d-2", "the correction of the first steps is left out", "m = p * (1 - 0.95**s)", "m = p"),
     Wrong("22d-2", "steps are counted from 0 in the correction, so the first is divided away", "m = p * (1 - 0.95**s)", "m = p * (1 - 0.95 ** (s + 1))"),
     Wrong("22d-2", "the weights are exchanged: the newest step is given 0.95", "(m - 0.95 * before) / 0.05", "(m - 0.05 * before) / 0.95"),
-    Wrong("22d-2", "the printed mean is taken for the one that is carried on", "before = m", "before = p"),
+    Wrong("22d-2", "the printed mean is taken for the one that is kept from step to step", "before = m", "before = p"),
     Wrong("22d-2", "differences of the column: they show where it falls, and not how long the step was", "rates.append((m - 0.95 * before) / 0.05)",
           "rates.append(p - (printed[s - 2] if s > 1 else 0.0))"),
     Wrong("22d-2", "steps are counted from 0, and the log counts from 1", "rates.index(lowest) + 1", "rates.index(lowest)"),
