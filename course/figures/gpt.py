@@ -43,7 +43,7 @@ def gelu():
 
 
 def blocks(recorded):
-    """The loss of each run of bench_blocks.py, a row for each kind of block, beside counting."""
+    """The loss of each run of bench/blocks.py, a row for each kind of block, beside counting."""
     names = list(dict.fromkeys(run["blocks"] for run in recorded["runs"]))
     rates = sorted({run["lr"] for run in recorded["runs"]})
     fig, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")

@@ -68,14 +68,38 @@ def heads(rates: dict[str, dict[str, float]]) -> None:
         )
 
 
-def three_forecasts(run: dict, by_a100s: dict[str, dict[str, float]], by_padded) -> None:
-    """Print each rung's measured time over three forecasts. by_padded(on): seconds by part, for the rungs that read bfloat16."""
+FORMATS = {"float32": "float32", "TF32": "tf32", "bf16": "bfloat16"}  # of the rungs that are not compiled
+
+
+def with_the_head(rung: str, parts: dict[str, float], rates: dict[str, dict[str, float]]) -> float:
+    """Seconds of a forecast for B=16, T=1024 whose head, of 50,257 columns, has the measured rate; compiled rungs pad it."""
+    if rung not in FORMATS:
+        return sum(parts.values())
+    flops = 6 * 16 * 1024 * 768 * 50257  # of its three products
+    return sum(parts.values()) - parts["head"] + flops / (1e12 * rates[FORMATS[rung]]["50257"])
+
+
+def forecasts(run: dict, by_a100s: dict[str, dict[str, float]], rates: dict, by_padded) -> None:
+    """Print each rung's measured time over four forecasts. by_padded(on): seconds by part, for the rungs that read bfloat16."""
     without = [rung["name"] for rung in run["skipped"]]
-    print("\nmeasured over the forecast by  an A100's fractions    its own    its own with 50,304 columns")
+    print(
+        "\nmeasured over the forecast by     A100's fractions   and the head's   its own   its own with 50,304"
+    )
     for rung in run["rungs"]:
-        ms, on = rung["ms"], rungs_up_to(rung["name"], without)
-        told = ms / (1e3 * sum(by_a100s[rung["name"]].values())), ms / rung["predicted_ms"]
-        parts = by_padded(on)
-        third = f"{ms / (1e3 * sum(parts.values())):22.2f}" if "bf16" in on else ""
-        print(f"{rung['name']:13} {ms:7.1f} ms {told[0]:22.2f} {told[1]:14.2f} {third}".rstrip())
-    print(f"attention in the last forecast: {1e3 * parts['attention']:.1f} ms")
+        name, ms = rung["name"], rung["ms"]
+        on, parts = rungs_up_to(name, without), by_a100s[name]
+        head = f"{ms / 1e3 / with_the_head(name, parts, rates):.2f}" if name in FORMATS else ""
+        padded = by_padded(on)
+        last = f"{ms / (1e3 * sum(padded.values())):.2f}" if "bf16" in on else ""
+        told = (
+            f"{ms / (1e3 * sum(parts.values())):18.2f} {head:>16} {ms / rung['predicted_ms']:9.2f} {last:>21}"
+        )
+        print(f"{name:13} {ms:15.1f} ms {told}".rstrip())
+    print(f"attention in the last forecast: {1e3 * padded['attention']:.1f} ms")
+
+
+def eager_forecasts(title: str, run: dict, by_a100s: dict[str, dict[str, float]], rates: dict) -> None:
+    """Print the measured time over the forecast with the head's measured rate, for the rungs that are not compiled."""
+    ms = {rung["name"]: rung["ms"] for rung in run["rungs"]}
+    told = [f"{name} {ms[name] / 1e3 / with_the_head(name, by_a100s[name], rates):.2f}" for name in FORMATS]
+    print(f"{title}: {', '.join(told)}")

@@ -1,4 +1,4 @@
-"""The tables and figures of chapters 25 and 25b, of races that `tests/bench/bench_speedrun.py` recorded."""
+"""The tables and figures of chapters 25 and 25b, of races that `bench/speedrun.py` recorded."""
 
 from itertools import pairwise
 from math import exp, log

@@ -170,7 +170,7 @@ def programs() -> str:
     """The rows of README's table "Measured" that a benchmark prints; their figures have their home there."""
     measured = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Measured")[2]
     lines = [line for line in measured.partition("\n## ")[0].splitlines() if line.startswith("|")]
-    return "\n".join([*lines[:2], *(line for line in lines if "`python tests/bench/" in line)])
+    return "\n".join([*lines[:2], *(line for line in lines if "`python bench/" in line)])
 
 
 BOARD = ROOT / "data" / "leaderboard.json"

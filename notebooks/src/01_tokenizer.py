@@ -686,7 +686,7 @@ answer("01.3", len(text) / len(tokenizer.encode(text)))
 r"""
 The stories have few different words, so soon every chunk is a token and nothing is left to merge. The second curve in the figure is recorded. It shows Shakespeare's plays: the merges were
 learned from the first nine tenths of the text, and measured on the last tenth
-(`python tests/bench/bench_tokenizer.py --record`). The star shows GPT-2's own vocabulary on this last tenth.
+(`python bench/tokenizer.py --record`). The star shows GPT-2's own vocabulary on this last tenth.
 """
 
 # %%

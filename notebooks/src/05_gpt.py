@@ -330,7 +330,7 @@ the same for all widths, and a wider layer adds up more products. So GPT-2's rul
 
 We said that attention fetches from other positions, that the MLP computes, and that the additions keep what was in the stream. Let us measure
 these claims. Small models (C = 64, T = 64) with different blocks were trained on chapter 02's stories for 400 steps, each with two learning
-rates and two seeds. That takes too long for a chapter, so the cell below draws the recorded losses. (`python tests/bench/bench_blocks.py`
+rates and two seeds. That takes too long for a chapter, so the cell below draws the recorded losses. (`python bench/blocks.py`
 repeats the measurement.) For a fair comparison, three of the models have as many weights in their blocks as two blocks of GPT-2: six layers
 of attention alone, three MLPs alone, and two blocks whose parts *replace* the stream instead of adding to it. The last three rows
 compare post-norm with GPT-2's blocks, which are pre-norm.
@@ -798,7 +798,7 @@ To explore:
 - OpenAI's code draws `wpe` with 0.01, not 0.02. Does the first loss change, and should it, by the argument
   above?
 - Multiply `wte` of the initialised `model` by 2, 5 and 10. At which factor does it begin to repeat tokens, and what is its loss there?
-- Add a kind of block of your own to `tests/bench/bench_blocks.py`, such as an MLP that widens twice, and let it run.
+- Add a kind of block of your own to `bench/blocks.py`, such as an MLP that widens twice, and let it run.
 
 ## Further reading
 

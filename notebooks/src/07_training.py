@@ -771,7 +771,7 @@ for name, fresh in {"as GPT-2": first_model(), "scaled": new_model()}.items():
 # %% [markdown]
 r"""
 The scaled model is ahead after the same 150 steps, and the run begins with it. The waves show their worth only in complete runs, so these were made before
-(`tests/bench/bench_learned.py`). Here is the share of copied numbers that were right at the end, with the same scale and several seeds:
+(`bench/learned.py`). Here is the share of copied numbers that were right at the end, with the same scale and several seeds:
 """
 
 # %%

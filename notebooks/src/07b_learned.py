@@ -392,7 +392,7 @@ print(f"{len(different)} stories: the best rule is {best_rule!r}, right in {rule
 # %% [markdown]
 r"""
 The second is to train on a corpus with a shortcut and see what happens. We told the stories with one line less, so that her number always comes first, and trained three models on them.
-Then we gave them the course's stories, in which his may come first. Each run takes as long as chapter 07's, so `tests/bench/bench_learned.py` made them, and all others of this chapter, and they are recorded.
+Then we gave them the course's stories, in which his may come first. Each run takes as long as chapter 07's, so `bench/learned.py` made them, and all others of this chapter, and they are recorded.
 
 *Predict.* Does a model that never had to read whose number it is do so all the same? How often is her number right in both orders?
 """

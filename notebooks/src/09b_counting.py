@@ -275,6 +275,10 @@ print("the fused update:", faster(updates[False], updates[True], device), "predi
 
 # %% [markdown]
 r"""
+On a GPU the count was right in milliseconds, too. The fused update of GPT-2 124M moves 52 bytes a weight less, which is 6.5 GB. Operations
+of this kind moved 2,160 GB/s on an H100 and 2,896 on an H200, so a step should save 3.00 and 2.23 ms. The ladder of chapter 14b
+then measured what a step saves: 2.90 and 2.18 ms.
+
 If your ratio is far from the prediction, one of the assumptions does not hold on your machine. Perhaps the arrays fit in a
 cache, so the default update does not pay for all its passes. Or starting so many small operations takes as long as their
 work.

@@ -98,13 +98,15 @@ for each in (torch.float32, half):
 # %% [markdown]
 r"""
 What you see depends on your device. On a GPU, float32 gets "Efficient", because the flash kernel takes only 16 bits. An H100
-says "Cudnn" in 16 bits (recorded in `data/measurements/h100-day.json`): since release 2.11, PyTorch prefers cuDNN's kernel
-there (transformers, pull request 48163). So "flash attention" on an A100 and on an H100 can be two different programs. A T4 gets "Efficient" always, since the flash kernel
+says "Cudnn" in 16 bits (recorded in `data/measurements/h100-day.json`). There, and on a B200, PyTorch prefers cuDNN's kernel if cuDNN is newer
+than 9.15.0; that of PyTorch's own wheels is since release 2.11 (`check_prefer_cudnn_attention` in PyTorch's `sdp_utils.cpp`; print
+`torch.backends.cudnn.version()`). So "flash attention" on an A100 and on an H100 can be two different programs. A T4 gets "Efficient" always, since the flash kernel
 wants compute capability 8.0. All of these need memory that is linear in T.
 
 ## Options that bring the matrix back
 
-Now we stay on the CPU, where everybody sees the same. Which of these options keep the flash kernel?
+Now we stay on the CPU, where everybody sees the same. (With one exception, which costs GPU users memory and time: the flash kernel for CUDA takes no mask
+at all. There the second line gets another kernel.) Which of these options keep the flash kernel?
 """
 
 # %%
@@ -418,6 +420,8 @@ answer("12b.3", levels_of(GPTConfig(), 4, 1024)[2] / 2**30)
 
 # %% [markdown]
 r"""
+The first prediction for B=16 could be tried on an H100: 28.7 GiB in float32, and the ladder of chapter 14b measured a peak of 28.70 GiB.
+
 With flash attention, the three tables of the loss take about as much as the activations of all twelve layers. (A large model
 with a very small batch has its peak elsewhere, in the update, where all gradients exist.) Gradient checkpointing, which
 drops activations and computes them again, does not touch the tables. A loss that is computed in pieces does; you can try it
@@ -452,8 +456,8 @@ To explore:
 
 - PyTorch documentation, [`torch.nn.attention.sdpa_kernel`](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html) and [`torch.nn.functional.scaled_dot_product_attention`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html): backends
   and their conditions.
-- Hugging Face transformers, pull request 48163, [*Prefer the cuDNN SDPA backend on Hopper*](https://github.com/huggingface/transformers/pull/48163), 2026: which kernel PyTorch runs
-  on an H100, and since when.
+- Hugging Face transformers, pull request 48163, [*Prefer the cuDNN SDPA backend on Hopper*](https://github.com/huggingface/transformers/pull/48163), 2026, closed by
+  its author: PyTorch does it already, and which cuDNN it depends on.
 - J. Dong et al., [*Flex Attention: A Programming Model for Generating Optimized Attention Kernels*](https://arxiv.org/abs/2412.05496), 2024: masks as functions.
 - PyTorch documentation, [*Understanding CUDA Memory Usage*](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html): who holds the memory at the peak.
 """

@@ -1342,7 +1342,7 @@ r"""
 The tests give both files to transformers' tokenizer and compare its ids, for GPT-2's vocabulary and for one of our own.
 
 *Ids, fast.* Chapter 01's tokenizer is written to be understood; tiktoken does the same in Rust. It finds the pattern's matches faster if the
-pattern is written a little differently. (`tests/bench/bench_prepare.py` measures a complete preparation with it.)
+pattern is written a little differently. (`bench/prepare.py` measures a complete preparation with it.)
 """
 
 

@@ -847,7 +847,7 @@ The stages show the order in which a model learns. The first 20 steps teach litt
 Now compare the column "pairs of tokens" with step 150 in the kinds that do. Repeated names cost 37 nats a story in the table and 34 in the model, repeated things 23 and 20, copied counts 12.3 and 12.7, computed ones 2.7 and 2.9. So for everything that has to look back into the story, the model is still a table of neighbours, with one layer or with two. Chapter 07's model, which was trained longer, looks back: its copied counts have fallen to nothing. Its largest part, more than a third, is on computed counts; the next ones are repeated things and names.
 
 Is this the same for other seeds, and does a second layer help? The next cell shows recorded runs of chapter 07's length with several seeds for each depth, in nats a story above the floor. (`python
-tests/bench/bench_excess.py` made them.)
+bench/excess.py` made them.)
 """
 
 # %%

@@ -499,7 +499,7 @@ for batch, found in ratios.items():
 
 # %% [markdown]
 r"""
-Three things make it faster, and the lines separate them. Fewer tokens explain a factor of two. With one question at once a single call also takes the place of four; on our machine that brought between nothing and a factor of 1.4. Eight questions at once bring another factor of 1.5, because the weights are read less often and the products of matrices are larger. The factors depend on the machine and on the size of the model. `python tests/bench/bench_hellaswag.py` measures it on your machine, with `--shape
+Three things make it faster, and the lines separate them. Fewer tokens explain a factor of two. With one question at once a single call also takes the place of four; on our machine that brought between nothing and a factor of 1.4. Eight questions at once bring another factor of 1.5, because the weights are read less often and the products of matrices are larger. The factors depend on the machine and on the size of the model. `python bench/hellaswag.py` measures it on your machine, with `--shape
 gpt2` also for the shape of GPT-2.
 
 How many answers are right, by each measure?

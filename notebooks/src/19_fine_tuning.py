@@ -592,7 +592,7 @@ the last block saves activations as well, because nothing below it needs a gradi
 ## The trade-off
 
 The result of each way depends on its learning rate, so a comparison at one rate each says nothing. The lines of the figure are runs at several
-rates with two seeds, recorded by `python tests/bench/bench_finetune.py`. The crosses are the runs of this chapter. Points further left are better adapted, and points further down have forgotten
+rates with two seeds, recorded by `python bench/finetune.py`. The crosses are the runs of this chapter. Points further left are better adapted, and points further down have forgotten
 less.
 
 *Predict.* LoRA changes fewer numbers. If both have adapted equally well, has LoRA forgotten less than full fine-tuning?

@@ -571,7 +571,7 @@ The rewarded model is surer of itself: its first choice has a probability of 0.5
 
 ## At equal compute
 
-Do rewards bring more than fine-tuning? One short run of each with one seed cannot say. The table below was recorded by `python tests/bench/bench_rewards.py`,
+Do rewards bring more than fine-tuning? One short run of each with one seed cannot say. The table below was recorded by `python bench/rewards.py`,
 with longer runs and several seeds. All ways get the same compute: 2 FLOPs a parameter for a token that is read, and 4 more where gradients
 go back (chapter 05). Each way runs at the rate that was tried with most seeds;
 other rates follow below the table. There is one more control, *more stories*: chapter 07's training simply goes on, with ordinary text.

@@ -46,14 +46,14 @@ RATE, WARMUP, DECAY = 0.4, 10, 0.2  # the rate is RATE / width, and falls to zer
 r"""
 ## What was run
 
-We trained one GPT with three layers in seven widths, each for five lengths and with two seeds. These runs take too long for a chapter, so they were recorded once by `python tests/bench/bench_scaling.py`, with date and versions in the file. The figure shows their losses. The dotted line is the floor, the entropy of the stories.
+We trained one GPT with three layers in seven widths, each for five lengths and with two seeds. These runs take too long for a chapter, so they were recorded once by `python bench/scaling.py`, with date and versions in the file. The figure shows their losses. The dotted line is the floor, the entropy of the stories.
 """
 
 # %%
 record = json.loads(Path("../data/measurements/scaling.json").read_text())
 runs, floor = record["runs"], record["floor"]
 other = {k: v for k, v in {"ROWS": ROWS, "T": T, "LAYERS": LAYERS, "HEADS": HEADS}.items() if record[k] != v}
-assert not other, f"{other} is not what was recorded; run tests/bench/bench_scaling.py again"
+assert not other, f"{other} is not what was recorded; run bench/scaling.py again"
 print(f"{len(runs)} runs, {record['date']}, {record['device']}, torch {record['torch']}")
 print(f"floor {floor:.4f} nats a token; lowest loss {min(run['loss'] for run in runs):.4f}")
 show(
@@ -717,7 +717,7 @@ To explore:
 2. Give `fit_law` another DELTA: 1, which is least squares, and 1e-4. *Check*: E by curve's interval; what do the residuals of width 96 do?
 3. Bend the law: replace the sum by a power of it, or let B depend on N. *Check*: the error on the larger runs, not on those that it was fitted to.
 4. Where do the steps come from? *Check*: chapter 18's excess by kind of decision for one width at two lengths, before and after a step.
-5. `python tests/bench/bench_scaling.py --widths 128 --seeds 0` adds a width, in a copy of the repository. *Check*: predict its five losses before.
+5. `python bench/scaling.py --widths 128 --seeds 0` adds a width, in a copy of the repository. *Check*: predict its five losses before.
 
 ## Further reading
 

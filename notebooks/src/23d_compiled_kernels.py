@@ -405,7 +405,7 @@ So we would expect a block of 128 with 8 warps to win, although only one of its 
 
 ## Measure it on an H100
 
-The prediction above is for an A100. The GPU that we could use was an H100. There, in November 2026, `python tests/gpu_day.py
+The prediction above is for an A100. The GPU that we could use was an H100. There, in November 2026, `python bench/gpu_day.py
 --out gpu-day --only kernels` took the time of each choice and of PyTorch's attention, for these 8 texts of 1,024 tokens in
 float16. So we make the prediction again for an H100, with one choice more: a block of 64 with 8 warps.
 

@@ -49,7 +49,7 @@ from nanogpt.model import check_input, init_weights, next_token_loss
 
 # %% [markdown]
 r"""
-Which change helps most? `python tests/bench/bench_llama.py` trained chapter 07's small GPT with each of them alone, and
+Which change helps most? `python bench/llama.py` trained chapter 07's small GPT with each of them alone, and
 with all together, for three seeds each. The next cell prints the names of the changes. This chapter explains them one
 after the other.
 """

@@ -274,7 +274,7 @@ r"""
 So on the stories the right side by the floor the right side is worth at least 38%: of the 49.9 nats that a reader from the left must pay, 19.1 are for facts
 that are told again. (A little less, as long as some of the later places are hidden too.)
 
-This is what could be learned. Does a short run learn it? `python tests/bench/bench_bert.py` trained both kinds for 300 steps on our
+This is what could be learned. Does a short run learn it? `python bench/bert.py` trained both kinds for 300 steps on our
 stories, from the same weights and with the same hidden tokens.
 
 *Predict.* Which row ends lower after 300 steps?
@@ -648,7 +648,7 @@ Set 24 has no task on this sitting. To explore:
    letters without the first one. Train a causal model and one without a mask for 100 steps. *Check*: a loss below
    7/15 · ln 20 is impossible without seeing the target. Which model gets there?
 3. Write BERT's complete rule: of the chosen tokens 80% become the new id, 10% a random token, 10% stay. *Check* the shares on a large batch.
-4. Run `python tests/bench/bench_bert.py --steps 2000`. It takes almost seven times as long as the recorded 300 steps, so start it before a break. Do the lines
+4. Run `python bench/bert.py --steps 2000`. It takes almost seven times as long as the recorded 300 steps, so start it before a break. Do the lines
    cross, and where? How much of the 38% is there then?
 5. Train a small `Bert` (norm after the sum) on `Twice` with 2 and with 8 layers. `train` has no warm-up, so write chapter 07's loop yourself, with
    chapter 15's `wsd(step, steps, warmup=…)`. *Check* with and without a warm-up: which of the two models needs one?

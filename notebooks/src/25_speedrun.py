@@ -622,7 +622,7 @@ real race is the next one.
 
 ## The recorded race on Shakespeare
 
-`python tests/bench/bench_speedrun.py` ran nanoGPT's 2,000 steps and our recipe with several seeds, in turns. If you have
+`python bench/speedrun.py` ran nanoGPT's 2,000 steps and our recipe with several seeds, in turns. If you have
 the text (`course data tinyshakespeare`), you can repeat it in a few minutes.
 
 *Predict.* What share of the reference's time did our recipe need to get below 1.88?
@@ -803,7 +803,7 @@ for changes in ({"seeds": [0], "losses": [1.7], "seconds": [9]}, {"context": 256
 # %% [markdown]
 r"""
 To race yourself, change `OURS` in this notebook, run `course checkpoint 25`, and then
-`python tests/bench/bench_speedrun.py --out data/built/mine.json --board data/leaderboard.json`. It puts the record on
+`python bench/speedrun.py --out data/built/mine.json --board data/leaderboard.json`. It puts the record on
 the board if it keeps the rules. Chapter 25b has a second race on the same board: on the stories, to within 5% of the floor.
 """
 

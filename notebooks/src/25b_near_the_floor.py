@@ -220,7 +220,7 @@ This is no race: the runs did not take turns, and neither is near its end.
 
 ## The recorded race
 
-`python tests/bench/bench_speedrun.py --track stories` ran 3,000 steps of chapter 07's recipe, and ours with five seeds, in turns in one process.
+`python bench/speedrun.py --track stories` ran 3,000 steps of chapter 07's recipe, and ours with five seeds, in turns in one process.
 
 *Predict.* On Shakespeare our recipe needed a few per cent of the reference's time. What share will it need here, where spelling is not enough?
 """
@@ -421,7 +421,7 @@ r"""
 ## Joining the board
 
 The record is on the same board as chapter 25's, in a track of its own. To race, change `NEAR` in this notebook, run `course checkpoint 25b`, and then
-`python tests/bench/bench_speedrun.py --track stories --out data/built/mine.json --board data/leaderboard.json`. Your recipe and chapter 07's then run in turns on
+`python bench/speedrun.py --track stories --out data/built/mine.json --board data/leaderboard.json`. Your recipe and chapter 07's then run in turns on
 your machine. `--out` keeps the record in any case, and it joins the board if it keeps the rules. What counts is your time as a share of the reference's.
 """
 

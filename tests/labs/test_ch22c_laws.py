@@ -179,9 +179,7 @@ def test_a_law_of_nothing_but_e():
 
 def test_the_record_is_of_these_runs():
     for name in ("ROWS", "T", "LAYERS", "HEADS", "RATE", "WARMUP", "DECAY"):
-        assert RECORD[name] == getattr(laws, name), (
-            f"{name} has changed: run python tests/bench/bench_scaling.py --anew"
-        )
+        assert RECORD[name] == getattr(laws, name), f"{name} has changed: run python bench/scaling.py --anew"
     assert {"date", "device", "torch", "command"} <= set(RECORD)
     assert all(run["loss"] > RECORD["floor"] for run in RECORD["runs"] + RECORD["constant"])
     assert (

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import symtable
-import sys
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -18,14 +17,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from browser import chromium, needs_chromium, opened, shot
+from widgets import knobs_of, shown, values_of
 
 from course.machine.lab import running
 from course.package.compose import compose_upto
 from course.paths import NOTEBOOKS, ROOT, number_of, numbered
 from nanogpt import training as gpt_train
-
-sys.path.insert(0, str(ROOT / "tests/bench"))
-from bench_widgets import knobs_of, shown, values_of
 
 pytestmark = [
     pytest.mark.slow,

@@ -3,7 +3,6 @@
 import base64
 import io
 import re
-import sys
 import threading
 import warnings
 from functools import cache
@@ -21,9 +20,8 @@ from course.widgets import LABEL, axes, explorer
 
 ipywidgets = pytest.importorskip("ipywidgets")
 
-sys.path.insert(0, str(ROOT / "tests/bench"))
-from bench_widgets import empty_picture, knobs_of, moved, shown  # noqa: E402
 from chapter_widgets import WIDGETS  # noqa: E402
+from widgets import empty_picture, knobs_of, moved, shown  # noqa: E402
 
 PNG = re.compile(r'src="data:image/png;base64,([^"]+)"')
 CALLED = re.compile(r"\b\w+_widget\(")

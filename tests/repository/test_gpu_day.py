@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import gpu_day
 import gpu_notebook
+import gpu_peers
 import pytest
 import torch
 
@@ -163,24 +165,81 @@ def test_by_estimate_every_step_fits_its_eight_minutes(seen):
 
 
 def test_a_peer_that_failed_is_named_with_its_error(monkeypatch, tmp_path):
-    """Each with the last line of its error, also when our own top rung is the one."""
+    """Each with the last line of its error, also when our own top rung is the one; it is not asked again."""
     asked = []
 
-    def command(file, word, label, *sizes):
+    def measured(label, *sizes):
         asked.append(label)
         if "top" in label or "autocast" in label:
-            return 1, f"Traceback\ntorch.OutOfMemoryError: no room for {label}\n"
-        return 0, "a warning\n[0.1, 0.2, 0.3]\nand one more\n"
+            raise RuntimeError(f"no room for {label}")
+        return 200.0
 
     monkeypatch.setattr(gpu_day, "needs", lambda package: None)
-    monkeypatch.setattr(gpu_day, "command", command)
+    monkeypatch.setattr(gpu_peers, "measured", measured)
     monkeypatch.setattr(gpu_day, "card", lambda: gpu_day.Card("T4", 4, "fp16"))
     result = gpu_day.peers(tmp_path, smoke=False)
     assert result["batch"] == 4 and len(asked) == 10 and "transformers, fp16 autocast" in asked
     assert "ours, first rung 200.0 ms" in result["summary"]
     for label in ("ours, top rung", "transformers, fp16 autocast"):
-        assert f"{label} FAILED: torch.OutOfMemoryError: no room for {label}" in result["summary"]
-    assert len(result["failed"]) == 2 and set(result["median_ms"]) == set(asked[:1] + asked[2:3] + asked[4:5])
+        assert f"{label} FAILED: no room for {label}" in result["summary"]
+    assert len(result["failed"]) == 2 and len(result["median_ms"]) == 4
+
+
+LLMC = """#!/bin/sh
+echo "$@" > asked
+echo "step    1/25 | loss 10.9 | 40.00 ms | 42.1% bf16 MFU | 514741 tok/s"
+echo "total average iteration time: 31.529000 ms"
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands for llm.c's program")
+def test_llmc_counts_by_its_own_clock(tmp_path):
+    program = tmp_path / "train_gpt2cu"
+    program.write_text(LLMC)
+    program.chmod(0o755)
+    assert gpu_peers.measured("llm.c", 16, 1024, 20, "bf16", {"llm.c": program}) == 31.529
+    assert (tmp_path / "asked").read_text().startswith("-b 16 -t 1024 -x 25 -e d12 -r 0 -z 0")
+
+
+CLONE = """\
+from dataclasses import dataclass
+import torch
+from hellaswag import render_example
+
+@dataclass
+class GPTConfig:
+    vocab_size: int = 50257
+
+class GPT(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.wte = torch.nn.Embedding(config.vocab_size, 8)
+
+    def forward(self, x, y):
+        logits = self.wte(x) @ self.wte.weight.T
+        return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+    def configure_optimizers(self, weight_decay, learning_rate, device_type):
+        return torch.optim.AdamW(self.parameters(), learning_rate, weight_decay=weight_decay)
+
+import tiktoken
+raise RuntimeError("the training has begun")
+"""
+
+
+def test_a_clone_s_model_trains_and_its_script_does_not_run(tmp_path, monkeypatch):
+    (tmp_path / "train_gpt2.py").write_text(CLONE)
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    step = gpu_peers.step_of_clone("build-nanogpt", tmp_path, 1, 8, torch.device("cpu"), "bf16")
+    losses = [step().item() for _ in range(3)]
+    assert all(math.isfinite(loss) for loss in losses)
+
+
+def test_the_table_compares_with_ours():
+    lines = gpu_peers.table(
+        {16: {"ours, top rung": [32.0, 34.0], "llm.c": [31.5, 31.5], "nanoGPT": "no room"}}, 1024
+    )
+    assert "16 | llm.c | 31.50 | 520,127 | 0.955" in lines and "16 | nanoGPT | no room" in lines
 
 
 def test_a_chosen_step_is_done_again(tmp_path, fake):
@@ -200,7 +259,7 @@ def in_a_process(tmp_path, first: str) -> tuple[dict, list[str]]:
         "failed = g.cell_by_cell(json.loads(copy), lambda nb: saved.append(json.dumps(nb)));"
         "open(sys.argv[1], 'w').write(json.dumps([json.loads(saved[-1]), failed]))"
     )
-    env = os.environ | {"PYTHONPATH": f"{gpu_day.ROOT / 'tests'}", "MPLBACKEND": "Agg"}
+    env = os.environ | {"PYTHONPATH": f"{gpu_day.ROOT / 'bench'}", "MPLBACKEND": "Agg"}
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "nb.json")], env=env, check=True)
     return json.loads((tmp_path / "nb.json").read_text())
 

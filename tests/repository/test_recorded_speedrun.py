@@ -6,15 +6,13 @@ from copy import deepcopy
 from dataclasses import asdict
 
 import pytest
+import speedrun
 
 from course.figures.speedrun import equal_steps, rows
 from course.paths import ROOT
 from nanogpt.labs.speedrun.record import TRACKS, objections, share
 from nanogpt.labs.speedrun.speedrun import OURS, Recipe
 from nanogpt.labs.speedrun.stories_race import NEAR
-
-sys.path.insert(0, str(ROOT / "tests/bench"))
-import bench_speedrun
 
 RECORDED = json.loads((ROOT / "data/measurements/speedrun.json").read_text(encoding="utf-8"))
 STORIES = json.loads((ROOT / "data/measurements/speedrun-stories.json").read_text(encoding="utf-8"))
@@ -23,7 +21,7 @@ BOARD = json.loads((ROOT / "data/leaderboard.json").read_text(encoding="utf-8"))
 
 def test_the_record_is_that_of_the_committed_recipes():
     record = RECORDED["record"]
-    assert record["recipe"] == asdict(OURS), "OURS has changed: run tests/bench/bench_speedrun.py again"
+    assert record["recipe"] == asdict(OURS), "OURS has changed: run bench/speedrun.py again"
     assert record["reference"] == asdict(Recipe())
     assert STORIES["record"]["recipe"] == asdict(NEAR), "NEAR has changed: run it with --track stories again"
 
@@ -57,7 +55,7 @@ def test_the_stories_record_says_what_both_sides_pay_and_what_they_answer():
 
 
 def test_the_table_on_the_stories_takes_the_runs_that_25b_says():
-    track = bench_speedrun.Stories
+    track = speedrun.Stories
     assert (len(track.changed), len(track.curve), track.table_seeds) == (11, 3, 2), "25b says so"
 
 
@@ -82,19 +80,19 @@ def test_the_record_of_a_run_that_breaks_a_rule_is_kept_and_stays_off_the_board(
     slow = deepcopy(STORIES)
     slow["record"]["losses"] = [0.6] * 5
     with pytest.raises(SystemExit) as stopped:
-        bench_speedrun.keep(slow, out, board)
+        speedrun.keep(slow, out, board)
     assert "p < 0.01" in str(stopped.value) and str(out) in str(stopped.value)
     assert json.loads(out.read_text(encoding="utf-8")) == slow
     assert not board.exists()
-    bench_speedrun.keep(STORIES, out, board)
+    speedrun.keep(STORIES, out, board)
     assert json.loads(board.read_text(encoding="utf-8")) == [STORIES["record"]]
     assert json.loads(out.read_text(encoding="utf-8")) == STORIES
     assert capsys.readouterr().out == "place 1 on board.json\n"
 
 
 def test_a_race_for_the_board_needs_a_file_that_keeps_the_record(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench_speedrun.py", "--track", "stories", "--board", "board.json"])
-    monkeypatch.setattr(bench_speedrun.Stories, "__init__", lambda *_: pytest.fail("the race begins"))
+    monkeypatch.setattr(sys, "argv", ["speedrun.py", "--track", "stories", "--board", "board.json"])
+    monkeypatch.setattr(speedrun.Stories, "__init__", lambda *_: pytest.fail("the race begins"))
     with pytest.raises(SystemExit):
-        bench_speedrun.main()
+        speedrun.main()
     assert "--board needs --out" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """Chapter 24: what each of Llama's changes is worth on chapter 02's stories, alone and all together, against GPT-2.
 
-    python tests/bench/bench_llama.py [--steps 2000] [--seeds 3] [--out data/measurements/llama.json]
+    python bench/llama.py [--steps 2000] [--seeds 3] [--out data/measurements/llama.json]
 
 Chapter 07's small model, its batches and its rate. A run with a change and GPT-2's run with the same seed see the same batches; the
 interval of their difference is Student's, at 95%.
@@ -81,7 +81,7 @@ def main() -> None:
             }
         )
         print(f"{name:18} {fmean(found):.3f}  {mean:+.3f} ± {half:.3f}")
-    record = {"command": "python tests/bench/bench_llama.py", "date": str(date.today()), "steps": args.steps}
+    record = {"command": "python bench/llama.py", "date": str(date.today()), "steps": args.steps}
     record |= {
         "seeds": list(range(args.seeds)),
         "device": platform.processor() or platform.machine(),

@@ -1,7 +1,7 @@
 """HellaSwag with one context read once for four endings, against one ending at a time: a ratio, interleaved.
 
-python tests/bench/bench_hellaswag.py [--checkpoint data/built/model] [--rounds 7] [--batch 8]
-python tests/bench/bench_hellaswag.py --shape gpt2 --rounds 3 --items 8     # GPT-2's 124M, random weights
+python bench/hellaswag.py [--checkpoint data/built/model] [--rounds 7] [--batch 8]
+python bench/hellaswag.py --shape gpt2 --rounds 3 --items 8     # GPT-2's 124M, random weights
 
 The plain way is how it is usually written: the whole of context and ending through the model, an ending at a time.
 """
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--checkpoint", default=Path(__file__).parents[2] / "data/built/model", type=Path)
+    parser.add_argument("--checkpoint", default=Path(__file__).parents[1] / "data/built/model", type=Path)
     parser.add_argument(
         "--shape", choices=SIZES, help="random weights of this shape, instead of a checkpoint"
     )

@@ -1,6 +1,6 @@
 """Record what chapter 07's run made, for README, its picture, and the line of chapter 00 that quotes it.
 
-    course run 07 && python tests/bench/bench_first_model.py [--model data/built/model] [--out data/measurements/readme-model.json]
+    course run 07 && python bench/first_model.py [--model data/built/model] [--out data/measurements/readme-model.json]
 
 Chapter 07 trains the course's first model and leaves its weights, its losses and the floor in data/built/model. This command
 copies losses and floor from there, gives README's command, STORY, and keeps the story that the trained model writes.
@@ -24,7 +24,7 @@ from nanogpt.weights import load_model
 STORY = 'python -m nanogpt sample --checkpoint data/built/model --prompt "One sunny day," --temperature 0.5'
 COPIED = ("steps", "tokens", "seconds", "val_loss", "floor", "device")  # of train.json
 OUT = ROOT / "data/measurements/readme-model.json"
-COMMAND = "course run 07 && python tests/bench/bench_first_model.py"
+COMMAND = "course run 07 && python bench/first_model.py"
 
 
 def main() -> int:

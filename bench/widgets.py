@@ -1,4 +1,4 @@
-"""Milliseconds from a moved knob to the new picture, of every widget: `python tests/bench/bench_widgets.py`.
+"""Milliseconds from a moved knob to the new picture, of every widget: `python bench/widgets.py`.
 
 Each knob is moved over its range, each field gets texts of several lengths. The browser's own time is not in it.
 """
@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from chapter_widgets import WIDGETS  # noqa: E402
 

@@ -1,6 +1,6 @@
 """Chapter 15b's two recorded experiments: one ingredient off at a time, each at several rates; and rate against batch.
 
-    python tests/bench/bench_recipe.py [--steps 108] [--layers 1] [--seeds 4] [--out data/measurements/ablation.json]
+    python bench/recipe.py [--steps 108] [--layers 1] [--seeds 4] [--out data/measurements/ablation.json]
 
 The run and the list of ingredients are the chapter's own: its cells that only define are executed from the source.
 """
@@ -77,7 +77,7 @@ def main() -> None:
         for seed in range(2)
     ]
     record = {
-        "command": shlex.join(["python", "tests/bench/bench_recipe.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", "bench/recipe.py", *sys.argv[1:]]),
         "date": f"{date.today()}",
         "device": f"CPU, {platform.machine()}, threads: {torch.get_num_threads()}",
         "torch": torch.__version__,

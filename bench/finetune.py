@@ -1,4 +1,4 @@
-"""Chapter 19's trade-off, measured for many rates: `python tests/bench/bench_finetune.py` writes data/measurements/finetune.json.
+"""Chapter 19's trade-off, measured for many rates: `python bench/finetune.py` writes data/measurements/finetune.json.
 
 Runs those of the chapter's own cells that train nothing, then its `fine_tune` for each way, rate, share of old stories and
 seed. Needs chapter 07's model. What is recorded for this model already is not run again, unless --anew. Some four
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from course.notebooks.source import notebook_from_source  # noqa: E402
@@ -97,7 +97,7 @@ def main() -> int:
     what = "nats a token above the floor, of held-out stories of the new and the old town, after fine-tuning"
     record = {
         "what": what,
-        "command": "python tests/bench/bench_finetune.py",
+        "command": "python bench/finetune.py",
         "date": time.strftime("%Y-%m-%d"),
     }
     record |= {"torch": torch.__version__, "device": str(names["device"]), "steps": steps, "rows": names["B"]}

@@ -1,7 +1,7 @@
 """How fast `prepare` tokenizes, beside tiktoken's own rate in one thread, and how much memory it takes.
 
-python tests/bench/bench_prepare.py [MEGABYTES]             speed (default: 128 MB)
-python tests/bench/bench_prepare.py memory [MEGABYTES]      peak memory, for one text of that size (default: 1,000 MB)
+python bench/prepare.py [MEGABYTES]             speed (default: 128 MB)
+python bench/prepare.py memory [MEGABYTES]      peak memory, for one text of that size (default: 1,000 MB)
 
 The ratio that counts is prepare / (cores × tiktoken's single thread), both on the same documents and in turns, so that
 a change in the machine's load meets both. With the same Rust code on each core, 1 would be the limit. It is exceeded,
@@ -24,7 +24,7 @@ import tiktoken
 
 from nanogpt.labs.corpora.prepare import cores, prepare
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 ROUNDS = 3
 if (ROOT.parent / "shared/tiktoken_cache").is_dir():
     os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(ROOT.parent / "shared/tiktoken_cache"))

@@ -1,4 +1,4 @@
-"""Chapter 22c's larger set of runs: `python tests/bench/bench_scaling.py` writes data/measurements/scaling.json.
+"""Chapter 22c's larger set of runs: `python bench/scaling.py` writes data/measurements/scaling.json.
 
 Each width, once a seed, by `laws.losses_after`: held-out losses after 65 thousand to a million tokens, each of a run with a
 falling rate; and of width 16 those in the middle of a run, at a constant rate. What is recorded already is not run again, unless --anew. Some ten minutes on an idle core; `--tokens 65536`
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nanogpt.files import save_json  # noqa: E402
@@ -43,7 +43,7 @@ def main() -> int:
     }
     record = {"what": "held-out loss, nats per token, by width, tokens and seed", "floor": floor} | sizes
     record |= {
-        "command": "python tests/bench/bench_scaling.py",
+        "command": "python bench/scaling.py",
         "date": time.strftime("%Y-%m-%d"),
         "device": "cpu",
     }

@@ -1,6 +1,6 @@
 """Chapter 07's run with three faults that learning one batch by heart does not show, measured on new stories.
 
-    python tests/bench/bench_faults.py [--steps 2000] [--out data/measurements/without-mask.json]
+    python bench/faults.py [--steps 2000] [--out data/measurements/without-mask.json]
 
 Model, rate and batches are chapter 07's on a laptop. One model has no causal mask, one is trained on the token that it
 sees, one on the token before. Each loss is that of all held-out stories, with the right targets. Some two minutes a model.
@@ -31,7 +31,7 @@ from nanogpt.training import scale_init, train
 STEPS, LR, DECAY, B, T = 2000, 5e-4, 0.5, 4, 128  # chapter 07's
 LOOKS = (250, 600)  # and after the last step
 OUT = ROOT / "data/measurements/without-mask.json"
-COMMAND = "python tests/bench/bench_faults.py"
+COMMAND = "python bench/faults.py"
 
 
 def unshifted(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """What chapters 07 and 07b compare their model with: other seeds, one layer, random positions, a shortcut, and a longer run.
 
-    python tests/bench/bench_learned.py [--steps 2000] [--out data/measurements/learned.json]
+    python bench/learned.py [--steps 2000] [--out data/measurements/learned.json]
 
 Model, rate and batches are chapter 07's on a laptop; another seed draws other weights and other batches. The shortcut is a
 corpus in which her number always comes first. About a minute for each 2,000 steps.
@@ -32,7 +32,7 @@ STEPS, LR, DECAY, B, T = 2000, 5e-4, 0.5, 4, 128  # chapter 07's
 STORIES = range(1_000_000, 1_000_300)  # their facts are counted
 EXCHANGED = range(2_000_000, 2_000_400)  # six of seven have two different numbers
 OUT = ROOT / "data/measurements/learned.json"
-COMMAND = "python tests/bench/bench_learned.py"
+COMMAND = "python bench/learned.py"
 
 
 def trained(

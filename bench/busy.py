@@ -1,6 +1,6 @@
 """Sittings alone and beside programs that never wait: how many times as long does `make course` take on a busy machine?
 
-    python tests/bench/bench_busy.py [--competitors 2] [05 07 …]       default: every sitting
+    python bench/busy.py [--competitors 2] [05 07 …]       default: every sitting
 
 Each sitting runs alone and beside the competitors, one directly after the other and in turns first, so that both see the same
 machine. A line for each as it ends, then the totals: the bar is 2.5 times. Run it in a clone that is not being worked in.
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from bench_wait_policy import ROOT, busy
+from wait_policy import ROOT, busy
 
 from course.paths import chapters
 

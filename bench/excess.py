@@ -1,6 +1,6 @@
 """What models of one and of two layers pay above the floor, by kind of decision, for several seeds.
 
-python tests/bench/bench_excess.py [SEED ...]      trains both depths with each seed (default: 0 1 2)
+python bench/excess.py [SEED ...]      trains both depths with each seed (default: 0 1 2)
 
 Adds each run to data/measurements/excess.json, in place of an earlier one of the same seed and depth. Chapter 18 prints
 the table. Sizes, rate and steps are chapter 07's, so a run takes about as long as that chapter does.
@@ -23,7 +23,7 @@ from nanogpt.shards import open_shards
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init, train
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "data/measurements/excess.json"
 STEPS, EARLY, B, T, LR = 2000, 400, 4, 128, 5e-4
 STORIES, SEED = 200, 1  # judged on
@@ -59,7 +59,7 @@ def main() -> None:
             runs = sorted([*others, made], key=lambda r: (r["layers"], r["seed"]))
             about = {
                 "what": "excess by kind, in nats a story, of models of one and two layers; chapter 18",
-                "command": "python tests/bench/bench_excess.py",
+                "command": "python bench/excess.py",
                 "date": date.today().isoformat(),
                 "torch": torch.__version__,
                 "device": "cpu",

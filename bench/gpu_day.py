@@ -1,8 +1,8 @@
 """All that only a GPU can show, in one command: its tests, the notebooks of part III, the ladder, peers, loss curves, kernels.
 
-    python tests/gpu_day.py --out gpu-day                    every step that is not done yet
-    python tests/gpu_day.py --out gpu-day --minutes 9        as many as fit into nine minutes; the same command goes on
-    python tests/gpu_day.py --out gpu-day --only ladder 12   these steps, again
+    python bench/gpu_day.py --out gpu-day                    every step that is not done yet
+    python bench/gpu_day.py --out gpu-day --minutes 9        as many as fit into nine minutes; the same command goes on
+    python bench/gpu_day.py --out gpu-day --only ladder 12   these steps, again
 
 Runs from a bare checkout with torch and numpy; what else a step needs (pytest, transformers) it says when it is missing.
 First come estimates. Then each step runs as a group of processes of its own, for eight minutes at most. What it prints is
@@ -24,6 +24,7 @@ import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import gpu_peers
 from gpu_notebook import found, run_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,63 +100,17 @@ def ladder(out: Path, smoke: bool) -> dict:
 
 
 def peers(out: Path, smoke: bool) -> dict:
-    """transformers' GPT-2 and our first and top rung, in turn, twice, each in a process of its own."""
+    """Our first and top rung beside transformers' GPT-2, in turn, twice, each in a process of its own (gpu_peers.py)."""
     needs("transformers")
     B, T, steps = (1, 32, 1) if smoke else (card().batch, 1024, PEER_STEPS)
-    times, failed = {label: [] for label in programs(card().half)}, {}
-    for _ in range(2):
-        for label in times:
-            code, printed = command(__file__, "--peer", label, "--size", f"{B},{T},{steps}")
-            if code:
-                failed[label] = last_line(printed)
-                continue
-            times[label] += json.loads(next(x for x in reversed(printed.splitlines()) if x.startswith("[")))
-            print(f"{label}: {1e3 * statistics.median(times[label]):.1f} ms", flush=True)
-    medians = {label: 1e3 * statistics.median(seconds) for label, seconds in times.items() if seconds}
+    found = gpu_peers.compare(gpu_peers.programs(card().half), [(B, T, steps)], card().half, {})[B]
+    failed = {label: why for label, why in found.items() if isinstance(why, str)}
+    medians = {label: statistics.median(ms) for label, ms in found.items() if label not in failed}
     ours = medians.get("ours, top rung", float("nan"))
     told = [f"{label} {ms:.1f} ms ({ms / ours:.2f}×)" for label, ms in medians.items()]
     told += [f"{label} FAILED: {why}" for label, why in failed.items()]
     named = [f"{label}: {why}" for label, why in failed.items()]
-    return {
-        "batch": B,
-        "seq": T,
-        "median_ms": medians,
-        "seconds": times,
-        "failed": named,
-        "summary": "; ".join(told),
-    }
-
-
-def programs(half: str) -> tuple[str, ...]:
-    """Ours and transformers', each also with the 16 bits that the device has: bf16 or fp16."""
-    theirs = ("float32", f"{half} autocast", f"{half}, fused AdamW")
-    return "ours, first rung", "ours, top rung", *(f"transformers, {how}" for how in theirs)
-
-
-def peer(label: str, B: int, T: int, steps: int) -> None:
-    """Print the seconds of `steps` training steps of one program, as JSON."""
-    import torch
-    from bench_ladder import transformers_step
-
-    from nanogpt.device import pick_device
-    from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
-    from nanogpt.labs.roofline.clock import measure_roofline
-    from nanogpt.model import GPTConfig
-
-    device = pick_device()
-    if label.startswith("ours"):
-        skipped = obstacles(device, measure_roofline(device))
-        name = next(iter(RUNGS)) if "first" in label else [one for one in RUNGS if one not in skipped][-1]
-        _, step = make_step(GPTConfig(), rungs_up_to(name, skipped), B, T, device)
-    else:
-        torch.set_float32_matmul_precision("highest")
-        step = transformers_step(B, T, device, label)
-    warmup, seconds = min(WARMUP, steps), []
-    for _ in range(warmup + steps):
-        start = time.perf_counter()
-        step().item()
-        seconds.append(time.perf_counter() - start)
-    print(json.dumps(seconds[warmup:]))
+    return {"batch": B, "seq": T, "median_ms": medians, "failed": named, "summary": "; ".join(told)}
 
 
 def curves(out: Path, smoke: bool) -> dict:
@@ -339,7 +294,7 @@ def card() -> Card:
 
 
 TIMED = 60  # seconds for the ladder's timed steps; ten pairs of each rung at least: quartiles within 2.2% on an H100
-WARMUP, PEER_STEPS = 5, 20
+PEER_STEPS = 20
 STARTING, BUILDING = 15, 5  # seconds for a process, for a rung's model: assumed
 COMPILING = 35  # the first step of a rung took 1 to 34 s on an H100 with 16 cores
 
@@ -372,8 +327,8 @@ def estimates(card: Card) -> dict[str, float]:
     told = {name: seconds for name, seconds in recorded["seconds"].items() if name in NOTEBOOKS}
     if steps := list(rung_seconds(card.name, card.batch).values()):
         told["ladder"] = ladder_seconds(card.name, card.batch)
-        together = 2 * steps[0] + 3 * steps[-1]  # two programs in float32, three in 16 bits
-        told["peers"] = 2 * (5 * STARTING + COMPILING + (WARMUP + PEER_STEPS) * together)
+        together = 2 * steps[0] + 4 * steps[-1]  # two programs in float32, four in 16 bits
+        told["peers"] = 2 * (6 * STARTING + 2 * COMPILING + (gpu_peers.WARMUP + PEER_STEPS) * together)
     return told
 
 
@@ -387,7 +342,7 @@ def needs(package: str) -> None:
 
 def environment(**more: str) -> dict[str, str]:
     """Python sees this checkout's packages, and those of a PYTHONPATH that was given."""
-    ours = [str(ROOT / folder) for folder in (".", "tests", "tests/bench")]
+    ours = [str(ROOT / folder) for folder in (".", "tests", "bench")]
     path = os.pathsep.join([*ours, *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | more
 
@@ -477,8 +432,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--minutes", type=float, default=600, help="stop after so many; the same command goes on")
     add("--only", nargs="+", choices=STEPS, metavar="STEP", help=f"of {' '.join(STEPS)}; again if done")
     add("--smoke", action="store_true", help="tiny sizes on any device: does everything run?")
-    for hidden in ("--step", "--peer", "--size"):
-        add(hidden, help=argparse.SUPPRESS)
+    add("--step", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
@@ -486,9 +440,6 @@ def main(argv: list[str] | None = None) -> int:
     """0 if every step is done, 1 if one failed or is left for the next call, 2 without a CUDA device, 130 on Ctrl-C."""
     args = parse(argv)
     args.out = args.out.resolve()
-    if args.peer:
-        peer(args.peer, *map(int, args.size.split(",")))
-        return 0
     if args.step:
         do(args.step, args.out, args.smoke)
         return 0

@@ -1,6 +1,6 @@
 """Hidden tokens on the stories, found by a small GPT that sees both sides and by one that sees the left only.
 
-python tests/bench/bench_bert.py --out data/measurements/bert.json
+python bench/bert.py --out data/measurements/bert.json
 
 Same weights at the beginning, same batches, same hidden places; one seed.
 """

@@ -1,6 +1,6 @@
 """Chapter 05: what attention, the MLP, the additions and the place of the LayerNorm are worth, on chapter 02's stories.
 
-    python tests/bench/bench_blocks.py [--steps 400] [--rates 1e-3 3e-3] [--seeds 2] [--out data/measurements/blocks.json]
+    python bench/blocks.py [--steps 400] [--rates 1e-3 3e-3] [--seeds 2] [--out data/measurements/blocks.json]
 
 Each kind of block is trained at every rate and with every seed; the loss is that of stories which no run has seen.
 """
@@ -121,7 +121,7 @@ def main() -> None:
                 runs.append({"blocks": name, "lr": rate, "seed": seed, "loss": round(loss, 3)})
                 print(runs[-1], flush=True)
     record = {
-        "command": "python tests/bench/bench_blocks.py",
+        "command": "python bench/blocks.py",
         "date": date.today().isoformat(),
         "device": f"1 thread, {platform.machine()}",
         "torch": torch.__version__,

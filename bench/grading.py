@@ -1,6 +1,6 @@
 """Seconds a submission: `course grade run` for one alone and for a batch by two processes, beside `nbgrader autograde`.
 
-    python tests/bench/bench_grading.py [N] [EX]      # N submissions (default 20) of exercise EX (default 04)
+    python bench/grading.py [N] [EX]      # N submissions (default 20) of exercise EX (default 04)
 
 nbgrader grades the same notebooks, with the visible checks that the release holds, one after another, as it does.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from course.exercises.release import generate
 from course.exercises.sets import load
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 NBGRADER_AT_MOST = 20  # of a batch of 300 as many as tell its rate
 
 

@@ -1,6 +1,6 @@
 """Milliseconds a token at GPT-2's size, batch 1, greedy: ours, transformers', and no cache, side by side in one run.
 
-    python tests/bench/bench_sample.py [--tokens 64] [--rounds 3] [--threads N] [--device cpu]
+    python bench/sample.py [--tokens 64] [--rounds 3] [--threads N] [--device cpu]
 
 All take turns, round by round, with the same random weights in float32 (except where a row says otherwise), the same
 prompt and the same number of threads. Each token is timed alone: the median is what a user sees, the fastest tenth what

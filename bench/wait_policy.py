@@ -1,6 +1,6 @@
 """A training step of chapter 07's size with threads that spin while they wait, and with threads that sleep.
 
-    python tests/bench/bench_wait_policy.py [--competitors 2] [--steps 20] [--rounds 5]
+    python bench/wait_policy.py [--competitors 2] [--steps 20] [--rounds 5]
 
 A process reads OMP_WAIT_POLICY once, so each policy has processes of its own, in turns: unset (libgomp's own: spin for some
 milliseconds, then sleep), active, passive. Each round is measured alone and beside N programs that never wait. The table
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 POLICIES = ("unset", "active", "passive")
 STEP = """
 import json, sys, time

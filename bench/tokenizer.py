@@ -1,4 +1,4 @@
-"""How fast chapter 01's tokenizer is beside its peers, on TinyShakespeare. `python tests/bench/bench_tokenizer.py`
+"""How fast chapter 01's tokenizer is beside its peers, on TinyShakespeare. `python bench/tokenizer.py`
 
 Every ratio compares two programs that ran side by side in this process. `--record` measures compression against
 vocabulary size instead, and writes data/measurements/tokenizer.json, which the chapter plots.
@@ -14,7 +14,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
 sys.path.insert(0, str(ROOT))
 if "TIKTOKEN_CACHE_DIR" not in os.environ and (SHARED / "tiktoken_cache").is_dir():
@@ -178,7 +178,7 @@ def record(text: str) -> None:
     ]
     measured = {
         "what": "TinyShakespeare: BPE learned on the first 9/10 of its characters, bytes per token on the last 1/10",
-        "command": "python tests/bench/bench_tokenizer.py --record",
+        "command": "python bench/tokenizer.py --record",
         "date": time.strftime("%Y-%m-%d"),
         "vocab": sizes,
         "bytes_per_token": [bytes_per_token(BPETokenizer(vocab[:size]), test) for size in sizes],

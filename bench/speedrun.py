@@ -1,6 +1,6 @@
 """Chapter 25's recipe against nanoGPT's on Shakespeare, and 25b's against chapter 07's on the stories, on this machine, in turns.
 
-    python tests/bench/bench_speedrun.py [--track stories] [--seeds 5] [--table] [--quick] [--out data/measurements/speedrun.json]
+    python bench/speedrun.py [--track stories] [--seeds 5] [--table] [--quick] [--out data/measurements/speedrun.json]
 
 Shakespeare: the reference is nanoGPT's configuration for a CPU: its README, "I only have a macbook", with config/train_shakespeare_char.py and
 the defaults of train.py and model.py (no biases, betas 0.9 and 0.99, weight decay 0.1, clipping at 1, float32, eager). Its loss
@@ -281,7 +281,7 @@ def main() -> None:
         track.shorten()
         ours, rounds = replace(ours, steps=10), 4
     old = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else {}
-    command = shlex.join(["python", "tests/bench/bench_speedrun.py", *sys.argv[1:]])
+    command = shlex.join(["python", "bench/speedrun.py", *sys.argv[1:]])
     losses = old.get("table")
     if args.table or args.only_table:
         losses = table(track, ours, range(1 if args.quick else track.table_seeds)) | {"command": command}

@@ -1,4 +1,4 @@
-"""Chapter 19b's comparison, at equal compute: `python tests/bench/bench_rewards.py` writes data/measurements/rewards.json.
+"""Chapter 19b's comparison, at equal compute: `python bench/rewards.py` writes data/measurements/rewards.json.
 
 Needs chapter 07's model. A run that is recorded for this model already is not made again, unless --anew. Half a minute a run on
 one idle core; --seconds 300 stops before a run that would begin later, and the next call goes on. `--steps 3` tries it out and writes nothing.
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nanogpt.data import DocumentStream  # noqa: E402
@@ -151,7 +151,7 @@ def main() -> int:
     path = ROOT / "data/measurements/rewards.json"
     record = {
         "what": "share of held-out computed answers that are right, and nats a story above the floor, after training",
-        "command": "python tests/bench/bench_rewards.py",
+        "command": "python bench/rewards.py",
         "date": time.strftime("%Y-%m-%d"),
         "torch": torch.__version__,
         "device": str(device),

@@ -1,7 +1,7 @@
 """The ladder's first and top rung beside transformers' GPT-2, one step of each in turn.
 
-    python tests/bench/bench_ladder.py [--batch 4] [--seq 64] [--rounds 12]
-    python tests/bench/bench_ladder.py --curve 200       losses of the first and the top rung, step by step
+    python bench/ladder.py [--batch 4] [--seq 64] [--rounds 12]
+    python bench/ladder.py --curve 200       losses of the first and the top rung, step by step
 
 Every program does forward, backward and AdamW on GPT-2 124M with random weights and no dropout, each in a process of its
 own. They take turns, so that a slow minute hits all of them; a ratio is the median of the rounds' ratios, with its interval
@@ -43,6 +43,7 @@ def transformers_step(B, T, device, label):
     model.loss_type = "ForCausalLM"  # transformers warns where nobody says so
     fused = True if "fused" in label else None  # None: PyTorch's default for the device
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, (0.9, 0.95), weight_decay=0.1, fused=fused)
+    call = torch.compile(model) if "compiled" in label else model
     batches = zipf_batches(config.vocab_size, B, T)
     half = torch.float16 if "fp16" in label else torch.bfloat16
     scaler = torch.amp.GradScaler(
@@ -52,7 +53,7 @@ def transformers_step(B, T, device, label):
     def step():
         x = next(batches)[0].to(device)
         with torch.autocast(device.type, half, enabled="float32" not in label):
-            loss = model(input_ids=x, labels=x).loss
+            loss = call(input_ids=x, labels=x).loss
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
