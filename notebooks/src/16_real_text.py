@@ -940,7 +940,8 @@ print(f"{len(chunks)} chunks in all")
 r"""
 *Documents.* A span is read a block at a time and cut by the same rule, so memory holds one block, however large the file is. Each kind of
 file keeps its documents in another way. Where a document is broken, the error names file, line and remedy. A CSV cell that says `nan` is such a case: pandas and Python write a
-missing value in this way (`str(float("nan"))`), and it would become a document that consists of this word.
+missing value in this way (`str(float("nan"))`), and it would become a document that consists of this word. In JSONL it is too late to notice: `{"text": "nan"}` is a text like any other, and it is read as one.
+A program that writes JSONL should write `null`, which is no document.
 """
 
 
@@ -1205,7 +1206,8 @@ for name, raw in broken.items():
 r"""
 *GPT-2's own files.* GPT-2's authors published their vocabulary as two files: `vocab.json` has an id for each token, and `merges.txt` has the
 pairs in the order in which they were learned. Without the second, the first is a list of tokens that are never made. JSON holds text, but a token
-is bytes, and these need not be UTF-8. So each byte got a character: its own if that is visible, or else the next one from U+0100 on.
+is bytes, and these need not be UTF-8. So each byte got a character: its own if that is visible, or else the next one from U+0100 on. Some instructions tell you to "convert" a `vocab.json` before you use it. Leave it
+as it is. A file in which `Ġ`, which stands for the space, was replaced, or in which ids and tokens have changed sides, is refused in one sentence.
 """
 
 

@@ -98,7 +98,7 @@ three reasons to leave an update out, and goes on:
 
 - *Not finite.* The loss or the gradient is NaN or infinite. The batch is kept in a file, so that somebody can look at it.
 - *A spike.* The loss or the length of the gradient (its norm) is far above the usual values, for example by more than 6 standard deviations. Such a step is left out only if the configuration says so (`train.skip_spikes`). Its batch is kept, too.
-- *An overflow of float16.* This is no error: the loss scaler is looking for its scale (chapter 10b).
+- *An overflow of float16.* This is no error: the loss scaler is looking for its scale (chapter 10b). For the same reason a published run of Megatron-LM in fp16 has its own check of NaN switched off (`check_for_nan_in_loss_and_grad` is False).
 
 If a step is left out, the weights do not change. Should the learning rate change nevertheless, as it does from step to step? Look at the log of a Megatron-LM run in float16. Its warm-up adds 1e-5 to the rate with each update:
 """

@@ -170,7 +170,7 @@ def average_gradients(model: nn.Module, ranks: Ranks) -> None:
 # %% [markdown]
 r"""
 Why the mean? The loss of a batch is an average over its rows. If both processes have the same number of rows, the average of their two
-gradients is the gradient of the whole batch, as if one process had seen all the rows.
+gradients is the gradient of the whole batch, as if one process had seen all the rows. (`all_reduce` can also be asked for the mean itself, `ReduceOp.AVG`. NCCL knows it, and gloo in PyTorch 2.13. A sum that is divided works with every version.)
 """
 
 # %% [markdown]
@@ -455,7 +455,7 @@ def average_flat(model: nn.Module, ranks: Ranks) -> None:
 # %% [markdown]
 r"""
 How do we judge a version? The drill `same_as_one` trains it and one process side by side, on the same rows. It returns how far the losses and the first gradients are apart. It
-also counts the messages of a step with PyTorch's profiler, which lists every collective by name (here `gloo:all_reduce`). This and the other instruments of this chapter are in
+also counts the messages of a step with PyTorch's profiler, which lists every collective by name (here `gloo:all_reduce`). On NVIDIA's GPUs, `nsys profile` from Nsight Systems records a timeline of kernels and collectives; no run of this course has used it. This and the other instruments of this chapter are in
 `course/data_parallel.py`. There each version has a name: "loop" is `average_gradients`, and "flat" is `average_flat`.
 """
 
@@ -555,7 +555,7 @@ of the other. All ranks run the same program on rows of the same shape, so their
 ## Buckets
 
 Now messages leave early, but there are many again. The remedy combines both ideas. Gradients that become ready one after the other share a *bucket*, a flat buffer. When the last
-gradient of a bucket is ready, the bucket is sent.
+gradient of a bucket is ready, the bucket is sent. (A published log of Megatron-LM lists one single bucket of 124,082,688 numbers, which is its complete GPT-2. `overlap_grad_reduce` is False in that run, so its message leaves after backward in any case.)
 
 `in_buckets` decides which parameters share one. It takes them in the reverse of the model's order, which is about the order of backward, and fills one bucket after the other up to a
 size.
@@ -1143,7 +1143,8 @@ def process_group(ranks: Ranks, seconds: float = 600.0) -> Iterator[None]:
 # %% [markdown]
 r"""
 *Meeting.* `open_group` meets the other ranks at torchrun's store. The store lives longer than the ranks. A rank that was restarted would find the address of a dead process there. So in `same_life` rank 0 invents a name for
-this life of the group and gives it to those that answer now; all further keys begin with this name.
+this life of the group and gives it to those that answer now; all further keys begin with this name. On a GPU `open_group` also names the card, as `device_id`. NCCL then connects at once and on this card. Else it would connect at the first collective, and where
+nobody has named a card PyTorch would guess one from the rank's number.
 """
 
 

@@ -249,7 +249,7 @@ The batch of the configuration is the batch of *all* ranks together. `train.batc
 rank 0 the third. Chapter 20's streams can do this. `open_stream` only has to tell them.
 
 A published run of PyTorch's tutorial shows what this protects from. After ten epochs its four ranks print a loss of 1.13, and eight ranks 1.96 (means of the lines in `data/reference/mingpt_ddp.csv`). With twice
-the ranks and the same rows on each, an epoch has half as many updates. The log does not say whether this is the reason.
+the ranks and the same rows on each, an epoch has half as many updates. The log does not say whether this is the reason. (Its author writes "with 8 nodes". A node is a machine: the log has eight ranks on two of them.)
 """
 
 

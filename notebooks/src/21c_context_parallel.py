@@ -708,6 +708,15 @@ checkpoint("21c")
 r"""
 ## Exercises
 
+`course exercises release 21c` writes these as a notebook to `released/`; `course check 21c` runs their visible checks.
+
+- **21c-1** A ring waits at every step, 25 minutes: derive how long three ways to deal a row take.
+- **21c-2** A query that sees nobody, 20 minutes: repair a merge of pieces that gives NaN where documents are masked.
+- **21c-3** A check for a dealer, 20 minutes: write the check that every token is dealt once, and equal work.
+- **21c-4** Eight GPUs for a short row, 10 minutes: when a ring is the wrong layout.
+
+To explore:
+
 1. *Striped.* Brandon et al. 2023 give rank r the tokens r, r + n, r + 2n, … Count the pairs by rank for n = 4, T = 64. *Check:* the largest and the smallest differ by T/n × (n − 1); is that much?
    Which tiles would need a mask?
 2. *Gather.* Write Llama 3's way: a cache whose `layer` gathers all keys and values (`torch.distributed.nn.functional.all_gather`, which has a backward), sorts them by position, and attends with a mask from positions. *Check:*

@@ -665,6 +665,8 @@ r"""
 For a model of 175 billion parameters, gathering brings 2.1 TB through one process. No CPU holds that, and all other GPUs wait. So large runs save in parts. With `parallel.save_parts=true` each rank writes its own parts, by chapter 21's `save_parts`, and nobody gathers anything. The rules of chapter 17b stay the same. The parts go into a folder with a
 temporary name. When the last rank has written, rank 0 adds the rest of the run's state and the manifest of hashes, and gives the folder its name. If a rank is killed before that, the checkpoint before it is still the newest one, and complete.
 
+Megatron-LM saves in the same way. A published log says `ckpt_format torch_dist`, PyTorch's format of parts. Its line about a saved checkpoint ends in `[ t 1/2, p 1/1 ]`: the first of two ranks of tensor parallelism, in the first of one stage of a pipeline.
+
 `snapshot` says what goes into a checkpoint: the gathered model and the state, or all ranks' parts; and the function with which chapter 17b's `save` writes the weights. The trainer has a function of this name since chapter 17e, and calls a lab's in its place if there is one. Our module is the lab of the section `parallel`.
 """
 
@@ -1129,6 +1131,16 @@ checkpoint("21d")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 21d` writes these as a notebook to `released/`; `course check 21d` runs their visible checks.
+
+- **21d-1** Who meets whom, 25 minutes: the groups of a mesh, and which of them use the network.
+- **21d-2** Fewer rows than GPUs, 30 minutes: derive the smallest `tp` with which a model and its rows fit.
+- **21d-3** The norm of a grid, 15 minutes: repair a norm that counts LayerNorms once for each cut.
+- **21d-4** A check for readers, 20 minutes: write the check that each row is read by one group.
+- **21d-5** A checkpoint from another layout, 10 minutes: why nothing complains, and the loss is 9.4.
+
+To explore:
 
 1. Start the grid with `NANOGPT_PATIENCE=10` and `eval.sample_every=12`, and let `whole_model` return `run.model` on rank 0 and None elsewhere, without gathering. Which collective does rank 0 wait in? Check with chapter 20b's `flight`.
 2. Log the norm of this rank's part: let `global_norm` leave its `all_reduce` out. By which factor is the curve of norms too small on two ranks and on four, and from which step do losses differ? Check with `compare`.

@@ -601,7 +601,7 @@ Five figures are not equal to ours. We did not change the formulas to fit them, 
 - Megatron-LM's "theoretical" 2,121.85 MB is 18 bytes × 123,606,528 parameters. Its formula leaves out the biases of linear layers and the positions, 476,160 of the 124,082,688 that it counts itself.
 - What it had allocated after ten steps, all of them skipped, is 44 MiB more than 12 bytes for each parameter would be: weights and gradients in fp16 and both in float32, no moments yet. This explanation of the 12 bytes is a guess.
 - `nvidia-smi` shows what a process has reserved, with context, NCCL's buffers and the allocator's cache. On two GPUs with tensor parallelism (two rows of the table) it shows more than twice what the tensors take, and the GPUs are 212 MiB apart, though both hold the same.
-  The same print says 99% utilization for GPU 0 and 39% for GPU 1, though both do the same work: this number is no measure of speed (chapter 09).
+  The same print says 99% utilization for GPU 0 and 39% for GPU 1, though both do the same work: this number is no measure of speed (chapter 09). `watch -n 0.1 nvidia-smi` shows it ten times a second.
 
 ## Many GPUs
 

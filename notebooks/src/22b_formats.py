@@ -3,7 +3,7 @@ r"""
 # 22b · Formats: llm.c and Megatron
 
 *This sitting is optional.* Two other programs can judge our work. *llm.c* (Karpathy 2024) trains GPT-2 in plain C and CUDA. *Megatron-LM* (Shoeybi et al. 2019) trains it on thousands of GPUs. Both keep weights and tokens in binary files of their own, with little documentation except the code that
-reads them. If we can write those files to the byte, we can start a run there and finish it here. And we gain something better: a program that others wrote and that computes the same model. Its opinion of our model is worth more than any test that we write ourselves.
+reads them. (Megatron-LM is a repository of training scripts. The layers, the parallelism and the data sets are a library in it, *Megatron Core*, which pip knows as `megatron-core`.) If we can write those files to the byte, we can start a run there and finish it here. And we gain something better: a program that others wrote and that computes the same model. Its opinion of our model is worth more than any test that we write ourselves.
 
 A format is an agreement about order. Hugging Face's safetensors (chapter 06) need little of it, since each tensor has its name beside it. The files of llm.c and Megatron have no names at all. So this chapter is about the order of things, and about how a reader notices that it looks at the wrong file.
 """
@@ -1072,6 +1072,16 @@ checkpoint("22b")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 22b` writes these as a notebook to `released/`; `course check 22b` runs their visible checks.
+
+- **22b-1** A header, read with suspicion, 30 minutes: count a model's numbers from its header, and refuse other files.
+- **22b-2** From Megatron's documents to a stream, 25 minutes: the way back, which this chapter does not build.
+- **22b-3** A check for a reader of indexes, 30 minutes: write the check that finds readers who trust too much.
+- **22b-4** What a run asks of its splits, 20 minutes: derive the samples of a run, and how many come again.
+- **22b-5** The judge says OK, 10 minutes: why a wrong GELU passes.
+
+To explore:
 
 1. **Who is wrong?** Let the state be of a model in which one LayerNorm's gain is 1% larger than in the model's file, and ask llm.c, with weights as they are
    and ten times as large. *Check:* it says `overall okay: 1` once and 0 once; the largest difference tells both from the right model.

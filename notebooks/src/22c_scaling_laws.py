@@ -703,6 +703,16 @@ checkpoint("22c")
 r"""
 ## Exercises
 
+`course exercises release 22c` writes these as a notebook to `released/`; `course check 22c` runs their visible checks.
+
+- **22c-1** The constant that one does not see, 30 minutes: fit a law with and without E, and predict far outside.
+- **22c-2** The bottom of a valley, 25 minutes: the best size of an IsoFLOP profile, or none.
+- **22c-3** A model that will be used, 35 minutes: derive the best size if inference is paid for as well.
+- **22c-4** A check for a compute-optimal size, 25 minutes: write the check that needs no formula.
+- **22c-5** The entropy of English, 10 minutes: what a fitted E says, and what it does not.
+
+To explore:
+
 1. Fit to losses of constant rate (`decay=0.0`). *Check*: which of E, α and β move by more than their bootstrap intervals?
 2. Give `fit_law` another DELTA: 1, which is least squares, and 1e-4. *Check*: E by curve's interval; what do the residuals of width 96 do?
 3. Bend the law: replace the sum by a power of it, or let B depend on N. *Check*: the error on the larger runs, not on those that it was fitted to.

@@ -235,6 +235,8 @@ It has the log's 124,082,688 parameters. The dropout of 0.1 is Megatron-LM's def
 script's
 `--init-method-std 0.006`, where we draw with 0.02.
 
+Read a shell script as carefully as a log. This one makes a folder `LOG_PATH`, and no argument names it, so nothing is written there. And in a command that goes on with `\`, a line that begins with `#` ends the command: what is below it becomes a command of its own.
+
 ## How precise is one validation loss?
 
 At iteration 2,500 the second run evaluated the same weights three times, each time on 80 rows of 512 tokens.
@@ -284,7 +286,7 @@ r"""
 No two kinds of device can be compared:
 
 - The two single GPUs read the same number of tokens. But their losses differ before the first step, although both start from the same published weights. Their validations read different amounts of text, 8 and 20 batches, so the two numbers are means over different rows.
-- The 3.70 of the two H800 is from the middle of the run, after 20 of its 37 steps. The last validation printed `inf`, and the first one `-inf`. So the table has an older number.
+- The 3.70 of the two H800 is from the middle of the run, after 20 of its 37 steps. The last validation printed `inf`, and the first one `-inf`, as did the training loss of the first step. So the table has an older number.
 - The CPUs have rows of 64 tokens instead of 1,024. They read 10,240 tokens, and a GPU 303,104. Their loss before training is already 0.8 nats higher.
 
 What can be compared are the three CPUs. They ran the same program on the same batches, and the logs have the training loss of all 41 steps. How far are they apart?
@@ -333,6 +335,8 @@ for i in (0, 5, 20):
 r"""
 The first loss is what random logits cost (chapter 05), a little more for this seed: 11.0 is a healthy start, 11.5 is not. The norm falls from 16 to about 2 in the first twenty steps, while the warm-up still keeps the rate small.
 
+The banner above the log is odd. The command line of the compiler defines `MULTI_GPU`, and the log says that multi-GPU support is disabled. So the program that ran is not the one whose compilation is shown.
+
 The other columns are explained quickly:
 
 | column | in the log | what it is |
@@ -373,7 +377,7 @@ python -m nanogpt train gpt2-124M-llmc train.batch_tokens=458752 train.micro_bat
 SHARDS is the folder of llm.c's shards; `python -m nanogpt prepare --adopt SHARDS` has written its manifest once (chapter 16b). How long would it take?
 The planner of chapter 22a says 0.60 days, 14 GPU-hours, if our trainer reached the share that the log reached: 21,479 steps of 2.42 seconds.
 
-How do you find our words for other programs' options? Three tables in `data/reference` are made for looking them up. `megatron_arguments.csv` has the 45 arguments of Megatron-LM's published scripts with our key for each, `megatron_columns.csv` has the formula of each column of its log, and `llmc_options.csv` has the
+How do you find our words for other programs' options? Three tables in `data/reference` are made for looking them up. `megatron_arguments.csv` has the 45 arguments of Megatron-LM's published scripts with our key for each, `megatron_columns.csv` has the formula of each column of its log, also of those that we left out (consumed samples, rows of a batch, zeros in the gradient), and `llmc_options.csv` has the
 options of llm.c. We print the first eight of these: the option, its name in the log, its value in this run, and our key.
 """
 
@@ -390,6 +394,16 @@ checkpoint("22d")
 # %% [markdown]
 r"""
 ## Exercises
+
+`course exercises release 22d` writes these as a notebook to `released/`; `course check 22d` runs their visible checks.
+
+- **22d-1** Columns that contradict each other, 30 minutes: find the number in a log that cannot be true.
+- **22d-2** A mean that hides a pause, 25 minutes: each step's own rate from llm.c's running mean.
+- **22d-3** Counted by a learning rate, 25 minutes: derive which numbers of skipped steps a printed rate allows.
+- **22d-4** A check for what is printed, 20 minutes: write the check for half a unit of the last digit.
+- **22d-5** More than twice as fast, 10 minutes: what a second GPU brings, by a table that mixes three things.
+
+To explore:
 
 1. Give `PatientScaler` the state of Megatron at iteration 2,500 of the second run. After how many more good iterations does it reach 2^15? *Check*: `expected_lines` with 3,500 iterations.
 2. How many stories fit the second run's line? Let overflows come at other iterations, 21 in all, and count by random trials which end at 2^14. *Check*: `PatientScaler`.

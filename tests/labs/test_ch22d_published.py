@@ -3,6 +3,7 @@
 import csv
 import math
 import random
+import re
 
 import pytest
 from conftest import ROOT
@@ -176,6 +177,16 @@ def test_every_option_of_llm_c_has_a_key_or_a_reason_and_the_logs_value():
         "gpt2-124M-llmc",
         ["train.batch_tokens=458752", "train.micro_batch=56", "optim.lr=0.002", "train.max_steps=21479"],
     )
+
+
+def test_a_table_names_the_sitting_that_has_what_it_says():
+    words = {"05": "0.02", "11": "GELU", "21": "stage 1", "21e": "bubble", "22b": ".idx"}
+    notes = [row["note"] for name in ("llmc_options", "megatron_arguments") for row in rows(name)]
+    named = {sitting for note in notes for sitting in re.findall(r"chapter (\d\d[a-z]?)", note)}
+    assert named == set(words), "a sitting that no word is known of, or one that is named no more"
+    for sitting, word in words.items():
+        (source,) = (ROOT / "notebooks/src").glob(f"{sitting}_*.py")
+        assert word in source.read_text(encoding="utf-8"), f"{source.name} does not speak of {word}"
 
 
 def test_the_table_of_six_has_losses_of_three_kinds():

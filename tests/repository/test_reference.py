@@ -137,6 +137,16 @@ def test_a_data_set_of_one_token_a_byte_was_published():
     assert math.ceil(index_bytes / 1024) == said["KiB of index"]
 
 
+def test_a_document_costs_time_whatever_its_length():
+    """Chapter 16b's comparison of two logs: documents fourteen times as long take less than twice the time."""
+    said = {row["item"]: float(row["value"]) for row in rows("megatron_preprocess")}
+    long, short = (
+        (said[f"documents a second{of}"], said[f"MiB a second{of}"]) for of in ("", ", 60,000 JSON lines")
+    )
+    kib = [1024 * mib / documents for documents, mib in (long, short)]
+    assert kib == pytest.approx([13.3, 1.0], abs=0.05) and 1 < short[0] / long[0] < 2
+
+
 def test_eight_ranks_after_ten_epochs_are_where_four_were_after_half_as_many():
     """With the same rows a rank, eight make half the updates: so their loss lies between four ranks' of epochs 3 and 6."""
     by = defaultdict(list)
