@@ -139,7 +139,7 @@ class Ranks:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def mean(self, x: Tensor) -> Tensor:
-        """The mean over all ranks in float32; x itself if there is one. Gloo has no average: a sum, divided."""
+        """The mean over all ranks in float32; x itself if there is one. Older gloo has no average: a sum, divided."""
         if self.size == 1:
             return x
         total = x.detach().to(torch.float32, copy=True)
