@@ -67,29 +67,27 @@ CUT_OFF = """[...document.querySelectorAll('div.cell pre')].filter(box => box.sc
 def test_a_line_of_code_is_whole_on_a_laptop_and_on_paper(base, window):
     with opened(base, 1366, within=window) as page:
         go(page, base + "notebooks/04_attention.html")
-        assert not [length for length in page.evaluate(CUT_OFF) if length <= 108], (
-            "the formatter's lines have 110"
-        )
+        cut_off = [length for length in page.evaluate(CUT_OFF) if length <= 108]
+        assert not cut_off, "the formatter's lines have 110"
         page.emulate_media(media="print")
         page.set_viewport_size({"width": 720, "height": 900})
         assert page.evaluate(CUT_OFF) == []
 
 
+TABLES = """[...document.querySelectorAll('.tag_columns .cell_output pre')].filter(box => box.offsetHeight).map(box =>
+            [box.textContent.trimEnd().split('\\n').length, box.clientHeight, parseFloat(getComputedStyle(box).lineHeight)])"""
+
+
 def test_on_a_phone_columns_stay_and_a_figure_opens(base, window):
     with opened(base, 390, within=window) as page:
         go(page, f"{base}notebooks/04_attention.html")
-        wrapped = (
-            "[...document.querySelectorAll('.tag_columns .cell_output pre')].filter(box => box.offsetHeight)"
-        )
-        rows = ".map(box => [box.textContent.trimEnd().split('\\n').length, box.clientHeight, parseFloat(getComputedStyle(box).lineHeight)])"
-        tables = page.evaluate(wrapped + rows)
+        tables = page.evaluate(TABLES)
         assert tables and all(height < (lines + 2) * line for lines, height, line in tables)
         figure = page.locator("button.figure").first
         figure.focus()
         page.keyboard.press("Enter")
-        drawn, shown = page.locator(".enlarged img").evaluate(
-            "image => [image.naturalWidth, image.clientWidth]"
-        )
+        sizes = "image => [image.naturalWidth, image.clientWidth]"
+        drawn, shown = page.locator(".enlarged img").evaluate(sizes)
         assert shown >= drawn > 390, "as large as it was drawn"
         shot(page, "site-figure")
         page.keyboard.press("Escape")

@@ -3,7 +3,6 @@
 import math
 import re
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -13,12 +12,10 @@ from built_site import HTML, built, needs_sphinx, served
 from course.paths import ROOT
 from course.site import pictures
 from nanogpt import model
-from nanogpt.data import BatchStream
 from nanogpt.labs.roofline.memory import memory_by_category
 from nanogpt.labs.roofline.work import step_work
 from nanogpt.model import GPT, GPTConfig, flops_by_part, flops_per_token, num_params, step_flops
 from nanogpt.optim import decay_groups
-from nanogpt.shards import read_shard, write_shard
 
 SHEET = (ROOT / "site" / "cheatsheet.md").read_text(encoding="utf-8")
 SHAPE = re.compile(r"\(((?:\d*[BTChdV]|\d+)?(?:, (?:\d*[BTChdV]|\d+))*)\)")
@@ -140,14 +137,6 @@ def test_bytes_are_those_of_chapter_09():
     ]
 
 
-def test_ids_are_uint16_on_disk_and_come_as_rows_of_inputs_and_targets(tmp_path):
-    write_shard(tmp_path / "shard.bin", np.arange(100))
-    assert read_shard(tmp_path / "shard.bin").dtype == np.uint16 and "`uint16` on disk" in SHEET
-    x, y = BatchStream([tmp_path / "shard.bin"], B, T).next_batch()
-    assert x.shape == y.shape == (B, T)
-    assert torch.equal(x[:, 1:], y[:, :-1])
-
-
 def test_the_update_is_that_of_the_configuration():
     config = yaml.safe_load((ROOT / "nanogpt/configs/gpt2-124M.yaml").read_text(encoding="utf-8"))
     optim, train, size = config["optim"], config["train"], config["model"]["block_size"]
@@ -169,16 +158,6 @@ def test_the_update_is_that_of_the_configuration():
         in TRAINING["AdamW"][0]
     )
     assert number(TRAINING["gradient"][1]) * 2 == number(TRAINING["AdamW"][1]) == 2 * num_params(SMALL)
-
-
-def test_a_checkpoint_holds_what_the_sheet_says():
-    import inspect
-
-    from nanogpt import trainer
-
-    said = TRAINING["checkpoint"][0].partition(": ")[2].split(", ")
-    source = inspect.getsource(trainer.Training.state_dict)
-    assert [name for name in said if f'"{name}"' not in source and name not in trainer.COUNTED] == []
 
 
 def test_a_fused_update_moves_the_bytes_of_the_sheet():
