@@ -75,8 +75,8 @@ COMMANDS = {  # what each is, in full, and an example
         "course grade run 04 --submissions DIR",
     ),
     "slides": (
-        "For instructors: a deck for each part, or for one, in Markdown for Marp, with its figures beside it. All of it comes\n"
-        "from the executed notebooks.",
+        "For instructors: a deck for each part, or for one, to be shown in a browser. All of it comes from the executed\n"
+        "notebooks.",
         "course slides --part III slides",
     ),
     "build": (
@@ -87,10 +87,6 @@ COMMANDS = {  # what each is, in full, and an example
     "site": (
         "Build the course as a book from the committed outputs, in build/site/html. Nothing is executed.",
         "course site",
-    ),
-    "pictures": (
-        "Draw the pictures of README and site anew, from data/measurements.",
-        "course pictures",
     ),
     "readme": (
         "Compare the counts, hours, times and tables of README, the site's first page and its results with the repository. Exit\n"
@@ -126,13 +122,12 @@ for instructors   course exercises       list (all tasks); release 04 (what stud
                                          release --all --public FOLDER (a class's repository, without solutions);
                                          key 04 (its solutions, and what gives points);
                                          release project final, key final (two pages for the end of a term)
-                  course slides FOLDER   slides for Marp from the chapters' figures, a deck a part (--part III)
+                  course slides FOLDER   slides of the chapters' predictions and figures, a deck a part (--part III)
                   course grade           run, regrade, marks, feedback, show, summary, totals, export, bundle, selfcheck
 for authors       course build 04        notebooks/src/04_*.py -> executed notebook
                   course pull 04         an edit made in the notebook -> its source
                   course readme          README's counts and results' tables, compared with the repository (--write)
                   course site            the course as a book, in build/site/html
-                  course pictures        the pictures of README and site, drawn from data/measurements
                   course publish URL     the repository's address: README, badges, first cells, pyproject.toml
                   course test            all tests, every notebook, the drift check (course test -k tokenizer)
 for CI            course build --check; course checkpoint --all --check
@@ -283,7 +278,7 @@ def parser() -> Parser:
     key.set_defaults(call=call_key)
 
     slides = command("slides", call_slides)
-    slides.add_argument("folder", metavar="FOLDER", help="where the decks and their figures go")
+    slides.add_argument("folder", metavar="FOLDER", help="where the decks go")
     slides.add_argument("--part", metavar="III", help="one part (default: all)")
 
     check = command("check", call_check)
@@ -293,7 +288,6 @@ def parser() -> Parser:
     command("lab")
     command("test")
     command("site", call_site)
-    command("pictures", call_pictures)
     readme = command("readme", call_readme)
     readme.add_argument("--write", action="store_true", help="into the pages (default: show what differs)")
     publish = command("publish", call_publish)
@@ -501,12 +495,6 @@ def call_site(args) -> int:
     from course.site.build import site
 
     return site()
-
-
-def call_pictures(args) -> int:
-    from course.site.pictures import pictures
-
-    return pictures()
 
 
 def call_readme(args) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import http.server
 import threading
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,11 +25,11 @@ needs_sphinx = pytest.mark.skipif(
 
 
 class Page(HTMLParser):
-    """What a page links to, what it loads, its anchors, its pictures' alternative texts, and its text."""
+    """What a page links to, its anchors, its pictures' alternative texts, and its text."""
 
     def __init__(self, text: str):
         super().__init__()
-        self.links, self.loads, self.anchors, self.alts, self.text = [], [], set(), [], []
+        self.links, self.anchors, self.alts, self.text = [], set(), [], []
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -36,10 +37,6 @@ class Page(HTMLParser):
         self.anchors |= {found.get("id"), found.get("name")}
         if tag == "a" and found.get("href"):
             self.links.append(found["href"])
-        if tag in ("script", "img", "iframe") and found.get("src"):
-            self.loads.append(found["src"])
-        if tag == "link" and found.get("rel") not in ("canonical", "next", "prev", "index", "search"):
-            self.loads.append(found["href"])
         if tag == "img":
             self.alts.append((found["src"], found.get("alt") or ""))
 
@@ -47,13 +44,9 @@ class Page(HTMLParser):
         self.text.append(data)
 
 
-@contextlib.contextmanager
 def published():
-    with (
-        mock.patch.object(pages, "address", lambda: REPOSITORY),
-        mock.patch.object(site, "address", pages.address),
-    ):
-        yield
+    """The pages as they are once the repository has this address."""
+    return mock.patch.object(pages, "repository", lambda: REPOSITORY)
 
 
 @functools.cache
@@ -80,17 +73,11 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         super().end_headers()
 
 
-class served:
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
     """The folder on a port of this machine."""
-
-    def __init__(self, folder: Path):
-        handler = functools.partial(Quiet, directory=str(folder))
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-
-    def __enter__(self) -> str:
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{self.server.server_port}/"
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.server.server_close()
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 from course.exercises.hours import in_hours, minutes_of
@@ -24,6 +25,7 @@ from course.paths import (
     CourseError,
     module_path,
     modules,
+    notebook_path,
     number_of,
     numbered,
     relative,
@@ -44,10 +46,7 @@ ELSEWHERE = {  # files of the repository that are pages of another name
 
 
 def site(folder: Path = SITE) -> int:
-    """Stage the pages and let Sphinx make them, each warning an error; 0, or CourseError with what Sphinx said.
-
-    Pages are made aside, in a copy of the last book. It takes the book's place when it is complete.
-    """
+    """Stage the pages and let Sphinx make those that have changed, each warning an error; 0, or CourseError."""
     source, html, doctrees = folder / "source", folder / "html", folder / "doctrees"
     if missing := [name for name in ("sphinx", "myst_nb", "sphinx_book_theme") if find_spec(name) is None]:
         raise CourseError(f"the site needs {', '.join(missing)}: pip install -c constraints.txt -e '.[site]'")
@@ -56,42 +55,21 @@ def site(folder: Path = SITE) -> int:
     print(
         f"{changed} of {len(files)} pages and pictures to be made; all of them take some minutes", flush=True
     )
-    new = copied_aside(html)
     options = ["-W", "--keep-going", "-b", "html", "-c", str(ROOT / "site"), "-d", str(doctrees)]
     if url := address():
         theme = "-Dhtml_theme_options"
         options += [f"{theme}.repository_url={url}", f"{theme}.use_repository_button=true"]
     if not sys.stdout.isatty():  # a line for each page is for a screen alone
         options.append("-q")
-    if subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(new)]).returncode:
+    if subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(html)]).returncode:
         shutil.rmtree(doctrees, ignore_errors=True)  # a page that is kept would not say its warning again
         raise CourseError("Sphinx has found something wrong, as it says above; a warning counts")
     for path in notebooks():
         for name, data in raw_files(path).items():
-            write_atomically(new / name, data)
-    write_atomically(new / "search-index.js", index(new))
-    take_place(new, html)
+            write_atomically(html / name, data)
+    write_atomically(html / "search-index.js", index(html))
     print(f"{relative(html / 'index.html')}: open it in a browser ({time.monotonic() - start:.0f} s)")
     return 0
-
-
-def copied_aside(html: Path) -> Path:
-    """A copy of the last book, in which Sphinx makes the pages that have changed. What an interrupted call left is gone."""
-    new = html.with_name("html-new")
-    shutil.rmtree(new, ignore_errors=True)
-    if html.exists():
-        shutil.copytree(html, new)  # with the times of its files, by which Sphinx knows what has changed
-    return new
-
-
-def take_place(new: Path, html: Path) -> None:
-    """Put the new book where the old one was."""
-    old = html.with_name("html-old")
-    shutil.rmtree(old, ignore_errors=True)
-    if html.exists():
-        html.rename(old)
-    new.rename(html)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def settle(files: dict[str, bytes], folder: Path) -> int:
@@ -101,14 +79,13 @@ def settle(files: dict[str, bytes], folder: Path) -> int:
     there = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
     if there - set(files):  # the page of a file that is gone would stay
         shutil.rmtree(folder)
-    differ = [name for name, data in files.items() if not same(source / name, data)]
+        there = set()
+    differ = [
+        name for name, data in files.items() if name not in there or (source / name).read_bytes() != data
+    ]
     for name in differ:
         write_atomically(source / name, files[name])
     return len(differ)
-
-
-def same(path: Path, data: bytes) -> bool:
-    return path.exists() and path.read_bytes() == data
 
 
 def notebooks() -> list[Path]:
@@ -156,10 +133,11 @@ def staged() -> dict[str, bytes]:
 def contents(chapters: dict[str, Path]) -> str:
     """Sphinx's tables of contents: a page for each part, which the navigation folds, then exercises and package."""
     written = sorted(path.stem for path in (ROOT / "site").glob("*.md") if path.stem != "index")
-    text = toctree("Chapters", list(part_pages(chapters)))
-    text += toctree("Exercises", ["exercises/tasks", "exercises/instructors"])
-    return text + toctree(
-        "Beside the chapters", [*written, "keys", "nanogpt/index", "changelog", "contributing"]
+    beside = [*written, "keys", "nanogpt/index", "changelog", "contributing"]
+    return (
+        toctree("Chapters", list(part_pages(chapters)))
+        + toctree("Exercises", ["exercises/tasks", "exercises/instructors"])
+        + toctree("Beside the chapters", beside)
     )
 
 
@@ -168,47 +146,27 @@ def part_pages(chapters: dict[str, Path]) -> dict[str, str]:
     pages = {}
     for name, (_, _, can) in PARTS.items():
         inside = part(name, list(chapters))
-        if not inside:
-            continue
-        lines = [
-            f"# {name}",
-            "",
-            f"After this part you can {can}.",
-            "",
-            "| | chapter | takes |",
-            "|---|---|---|",
-        ]
+        text = f"# {name}\n\nAfter this part you can {can}.\n\n| | chapter | takes |\n|---|---|---|\n"
         for number in inside:
-            mark = " ◇" if number in OPTIONAL else ""
-            path = chapters[number]
+            mark, path = " ◇" if number in OPTIONAL else "", chapters[number]
             link = f"[{title_of(path)}](../notebooks/{path.name})"
-            lines.append(f"| {number}{mark} | {link} | {in_hours(minutes_of(path) or 0)} |")
+            text += f"| {number}{mark} | {link} | {in_hours(minutes_of(path) or 0)} |\n"
         if OPTIONAL & set(inside):
-            lines += ["", "Chapters marked ◇ are optional."]
+            text += "\nChapters marked ◇ are optional.\n"
         short = [f"{number} {short_title(number)} </notebooks/{chapters[number].stem}>" for number in inside]
-        pages[f"parts/{name.split()[0].lower()}"] = "\n".join(lines) + "\n" + toctree("", short)
+        pages[f"parts/{name.split()[0].lower()}"] = text + toctree("", short)
     return pages
 
 
 def short_title(number: str) -> str:
     """A chapter in the navigation: a few words."""
-    name = SHORT.get(number) or CHAPTERS.get(number, "")
+    name = SHORT.get(number, CHAPTERS[number])
     return name[:1].upper() + name[1:]
 
 
 def toctree(caption: str, pages: list[str]) -> str:
-    return "\n".join(
-        [
-            "",
-            "```{toctree}",
-            ":hidden:",
-            *([f":caption: {caption}"] if caption else []),
-            "",
-            *pages,
-            "```",
-            "",
-        ]
-    )
+    head = f":caption: {caption}\n" if caption else ""
+    return "\n```{toctree}\n:hidden:\n" + head + "\n" + "\n".join(pages) + "\n```\n"
 
 
 def keys_page() -> str:
@@ -225,9 +183,8 @@ def keys_page() -> str:
         default, _, meaning = rest.partition("  ")
         if key.rpartition(".")[0] != section:
             section = key.rpartition(".")[0]
-            text += (
-                f"\n## {section or 'Outside of the sections'}\n\n| key | default | meaning |\n|---|---|---|\n"
-            )
+            heading = section or "Outside of the sections"
+            text += f"\n## {heading}\n\n| key | default | meaning |\n|---|---|---|\n"
         text += f"| `{key}` | `{default}` | {meaning.replace('|', '&#124;')} |\n"
     return text
 
@@ -236,35 +193,25 @@ def module_pages() -> dict[str, str]:
     """A page for each module of the package, of its docstrings, and an index: the core as one reads it, then the labs."""
     auto = "# nanogpt.{0}\n\n{1}```{{eval-rst}}\n.. automodule:: nanogpt.{0}\n```\n"
     pages = {name.replace(".", "/"): auto.format(name, written_in(name)) for name in documented()}
-    text = "# The package\n\nGPT-2 and its training, in the order in which one reads it.\n"
-    text += table_of(core := sorted(filter(is_core, documented()), key=reading_order))
+    core = sorted((name for name in documented() if "." not in name), key=reading_order)
+    labs: dict[str, list[str]] = {"labs": []}
+    for name in sorted(set(documented()) - set(core), key=lambda name: (owner(name), name)):
+        labs.setdefault(name.rpartition(".")[0], []).append(name)
+    text = f"# The package\n\nGPT-2 and its training, in the order in which one reads it.\n{table_of(core)}"
     text += f"\n## nanogpt.labs\n\n{ROOMS['labs']}\n"
-    labs = sorted(set(documented()) - set(core), key=lambda name: (owner(module_path(name)), name))
-    topics: dict[str, list[str]] = {}
-    for name in labs:
-        topics.setdefault(name.rpartition(".")[0], []).append(name)
-    for topic, inside in topics.items():
-        text += (
-            table_of(inside)
-            if topic == "labs"
-            else f"\n### {topic}\n\n{ROOMS.get(topic, '')}\n{table_of(inside)}"
-        )
-    inside = [*core, *(name for names in topics.values() for name in names)]
+    for topic, inside in labs.items():
+        if topic != "labs":
+            text += f"\n### {topic}\n\n{ROOMS.get(topic, '')}\n"
+        text += table_of(inside) if inside else ""
+    inside = [*core, *chain.from_iterable(labs.values())]
     return pages | {"index": text + toctree("", [f"{name} <{name.replace('.', '/')}>" for name in inside])}
-
-
-def is_core(module: str) -> bool:
-    """True for a module that stands directly in the package."""
-    return "." not in module
 
 
 def reading_order(module: str) -> tuple[int, str]:
     """The place of a core module in the sentence of `nanogpt/__init__.py`; the others follow by chapter."""
-    sentence = re.search(
-        r"Read it in this order: ([^.]+)\.", (PACKAGE / "__init__.py").read_text(encoding="utf-8")
-    )
-    named = re.findall(r"\w+", sentence[1])
-    return named.index(module) if module in named else len(named), owner(module_path(module))
+    text = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    named = re.findall(r"\w+", re.search(r"Read it in this order: ([^.]+)\.", text)[1])
+    return named.index(module) if module in named else len(named), owner(module)
 
 
 def table_of(names: list[str]) -> str:
@@ -272,19 +219,17 @@ def table_of(names: list[str]) -> str:
     text = "\n| module | chapter | what it holds |\n|---|---|---|\n"
     for name in names:
         says = module_path(name).read_text(encoding="utf-8").split("\n")[0].strip('"')
-        text += f"| [{name}]({name.replace('.', '/')}.md) | {owner(module_path(name))} | {says} |\n"
+        text += f"| [{name}]({name.replace('.', '/')}.md) | {owner(name)} | {says} |\n"
     return text
 
 
 def written_in(name: str) -> str:
-    """A line with links to the chapters that wrote a module, as its first lines name them."""
-    head = module_path(name).read_text(encoding="utf-8")[:600].partition('"""\n')[0]
+    """A line with links to the chapters that wrote a module."""
     up = "../" * (1 + name.count("."))
-    links = [f"[{number_of(Path(file))}]({up}{file})" for file in re.findall(r"notebooks/\w+\.ipynb", head)]
-    return f"Written in chapter {', '.join(links)}.\n\n" if links else ""
+    links = [f"[{chapter}]({up}{relative(notebook_path(chapter))})" for chapter in writers()[name]]
+    return f"Written in chapter {', '.join(links)}.\n\n"
 
 
-def owner(module: Path) -> str:
-    """The number of the chapter that exports a module, as its first lines say."""
-    found = re.search(r"notebooks/(\d\d[a-z]?)_", module.read_text(encoding="utf-8")[:600])
-    return found[1] if found else "99"
+def owner(module: str) -> str:
+    """The number of the chapter that begins a module."""
+    return writers()[module][0]

@@ -1,97 +1,22 @@
-"""The map of the course: all chapters by number, written or planned. Every reference to a chapter is checked against it.
+"""The map of the course: its chapters by number, and its parts. Every reference to a chapter is checked against it.
 
 What does not fit one sitting goes on under the same number with a letter.
 """
 
-CHAPTERS = {
-    "00": "setup",
-    "01": "tokenizer",
-    "02": "corpus",
-    "03": "data",
-    "04": "attention",
-    "05": "gpt",
-    "06": "pretrained",
-    "07": "training",
-    "07b": "learned",
-    "08": "sampling",
-    "09": "measuring",
-    "09b": "counting",
-    "10": "precision",
-    "10b": "loss scaling",
-    "11": "compile",
-    "12": "flash attention",
-    "12b": "fused attention",
-    "13": "nice numbers",
-    "14": "ladder",
-    "14b": "climb",
-    "15": "recipe",
-    "15b": "worth",
-    "16": "real text",
-    "16b": "preparing",
-    "16c": "cleaning",
-    "17": "trainer",
-    "17b": "checkpoints",
-    "17c": "config",
-    "17d": "assembly",
-    "17e": "long run",
-    "17f": "killed run",
-    "18": "evaluation",
-    "18b": "hellaswag",
-    "19": "fine-tuning",
-    "19b": "rewards",
-    "19c": "fine-tuning runs",
-    "20": "ddp",
-    "20a": "many processes",
-    "20b": "many machines",
-    "21": "sharding",
-    "21b": "tensor parallel",
-    "21c": "context parallel",
-    "21d": "layouts",
-    "21e": "pipeline",
-    "22": "planner",
-    "22a": "time and cost",
-    "22b": "formats",
-    "22c": "scaling laws",
-    "22d": "published logs",
-    "23": "kernels",
-    "23b": "fused loss",
-    "23c": "flash kernels",
-    "23d": "compiled kernels",
-    "24": "llama",
-    "24b": "llama runs",
-    "24c": "sentencepiece",
-    "24d": "bert",
-    "25": "speedrun",
-    "25b": "near the floor",
+from course.paths import SOURCES, number_of, numbered
+
+CHAPTERS = {  # by number, what its file is called
+    number_of(path): path.stem.partition("_")[2].replace("fine_tuning", "fine-tuning").replace("_", " ")
+    for path in numbered(SOURCES, ".py")
 }
 
 # Sittings that a reader may leave out: the others can be read without them.
 OPTIONAL = {
-    "16b",
-    "16c",
-    "18b",
-    "19b",
-    "19c",
-    "21b",
-    "21c",
-    "21d",
-    "21e",
-    "22b",
-    "22c",
-    "22d",
-    "23",
-    "23b",
-    "23c",
-    "23d",
-    "24",
-    "24b",
-    "24c",
-    "24d",
-    "25",
-    "25b",
+    *("16b", "16c", "18b", "19b", "19c", "21b", "21c", "21d", "21e", "22b", "22c", "22d"),
+    *("23", "23b", "23c", "23d", "24", "24b", "24c", "24d", "25", "25b"),
 }
 
-SHORT = {  # where the word above is not what a reader looks for
+SHORT = {  # where the file's name is not what a reader looks for
     "05": "GPT-2",
     "06": "pretrained weights",
     "11": "torch.compile",

@@ -13,7 +13,7 @@ from course.files import read_notebook
 from course.notebooks.address import is_published, repository, undressed
 from course.notebooks.source import METADATA
 from course.paths import ROOT, SOURCES, CourseError, number_of, relative
-from course.site.reading import cells_to_read
+from course.site.reading import cells_to_read, folded
 
 PROSE = re.compile(
     r"(?P<kept>^ *```[\s\S]*?^ *```|`[^`\n]*`|\$[^$\n]*\$|^#[^\n]*|<a [^<]*</a>)"  # code, mathematics, headings, HTML
@@ -172,10 +172,4 @@ def released(cell: Cell, name: str) -> nbformat.NotebookNode:
     if cell.kind in ("text", "manual"):
         return markdown(without_answer(cell.source)[0], name)
     made = code(stub(cell.source), name)
-    if cell.kind == "check":
-        made.metadata["mystnb"] = {
-            "code_prompt_show": "The visible check",
-            "code_prompt_hide": "The visible check",
-        }
-        made.metadata["tags"] = ["hide-input"]
-    return made
+    return folded(made, "hide-input", "The visible check") if cell.kind == "check" else made

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from course.files import notebook_bytes, read_notebook, write_atomically
-from course.notebooks.address import PLACEHOLDER, dressed, is_published, repository
+from course.notebooks.address import dressed, is_published, repository
 from course.paths import NOTEBOOKS, ROOT, CourseError, numbered
 
 ADDRESS = re.compile(r"https://github\.com/[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
@@ -20,17 +20,14 @@ def publish(url: str | None) -> int:
         print(f"{len(dress_notebooks())} notebooks have a new first cell")
         return 0
     old, new = repository(), url.strip().removesuffix("/").removesuffix(".git")
-    if not ADDRESS.fullmatch(new):
+    if not ADDRESS.fullmatch(new) or not is_published(new):
         raise CourseError(
             f"{url!r} is no address of a GitHub repository, and Colab and Pages want one: "
             "https://github.com/NAME/gpt2-course"
         )
-    if not is_published(new):
-        raise CourseError(f"{PLACEHOLDER} stands for the owner's name; give the repository's own address")
+    # pyproject.toml after all that it tells the old address of: so an interrupted call can be repeated
     changed = [*texts_with(old), ROOT / "pyproject.toml"]
-    for path in (
-        changed
-    ):  # pyproject.toml after all that it tells the old address of: so an interrupted call can be repeated
+    for path in changed:
         write_atomically(path, replaced(path.read_text(encoding="utf-8"), old, new).encode())
     changed += dress_notebooks()
     print(f"{new} is the address in {len(changed)} files; commit them, then push")
@@ -48,20 +45,12 @@ def dress_notebooks() -> list[Path]:
     return changed
 
 
-def release_problem(tag: str, address: str) -> str:
-    """Why a commit with this tag ("" if it has none) is not to be released; "" if it may be."""
-    if not tag or is_published(address):
-        return ""
-    return f"the release {tag} has no address: its first command would fail ({address}). `course publish URL`, then tag"
-
-
 def texts_with(address: str) -> list[Path]:
     found = [path for pattern in TEXTS for path in sorted(ROOT.glob(pattern)) if path.is_file()]
     return [path for path in found if replaced(text := path.read_text(encoding="utf-8"), address, "") != text]
 
 
 def replaced(text: str, old: str, new: str) -> str:
-    """The address as a whole, and as the path of other services: `NAME/REPOSITORY` after a slash."""
+    """With another `NAME/REPOSITORY` behind a slash: in the address itself, and in those of other services."""
     old_path, new_path = (each.removeprefix("https://github.com/") for each in (old, new))
-    text = re.sub(rf"{re.escape(old)}(?![\w-])", new, text)
     return re.sub(rf"(?<=/){re.escape(old_path)}(?![\w-])", new_path, text)

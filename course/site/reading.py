@@ -10,7 +10,8 @@ import html
 import os
 import re
 
-import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from course.paths import module_file
 from course.predictions import ASKS
@@ -18,50 +19,44 @@ from course.predictions import ASKS
 DIRECTIVE = re.compile(r"^#\|.*\n?", re.MULTILINE)
 EXPORT = re.compile(r"^#\| export(?: +([\w.]+))?$", re.MULTILINE)
 DEFAULT = re.compile(r"^#\| default_exp +([\w.]+)", re.MULTILINE)
-ANSWERS = re.compile(r"\banswer\(")
-COLUMNS = re.compile(r"\S {2,}\S|^ {2,}\S|\t|[│─┌└]", re.MULTILINE)
 GROWS = re.compile(r"^#\| grows +(.+)$", re.MULTILINE)
-OUTCOME = "What came out"
-FOLDED = {  # a call that is folded, and what the fold says
-    "checkpoint": "Checkpoint: test the chapter's code and export it",
-    "predictions": "Your predictions, and what came out",
-    "show": "Code of the figure",
+ANSWERS = re.compile(r"\banswer\(")
+ANSWERED = re.compile(r"^(\d\d[a-z]?\.\d+)(?:, .*?)?: (.+)$", re.MULTILINE)
+COLUMNS = re.compile(r"\S {2,}\S|^ {2,}\S|\t|[│─┌└]", re.MULTILINE)
+OUTCOME, IMPORTS = "What came out", "Imports"
+FOLDED = {  # a call that is folded: what is hidden, and what the fold says
+    "checkpoint": ("hide-cell", "Checkpoint: test the chapter's code and export it"),
+    "predictions": ("hide-cell", "Your predictions, and what came out"),
+    "show": ("hide-input", "Code of the figure"),
 }
-IMPORTS = "Imports"
 SHOWN = 20  # lines of a printed output; of a longer one only the first TOP
 TOP = 10
 
 
-def cells_to_read(cells: list, page: str) -> list:
+def cells_to_read(cells: list[NotebookNode], page: str) -> list[NotebookNode]:
     """The cells of a chapter, whose address on the site is `page`, as the book shows them."""
     default = next((found[1] for cell in cells if (found := DEFAULT.search(cell.source))), "")
     asks = next((found[1] for cell in cells if (found := ASKS.search(cell.source))), "predict")
     came_out = outcomes(cells)
-    made = []
+    made: list[NotebookNode] = []
     for cell in cells:
-        if cell.cell_type == "code" and COLUMNS.search(printed(cell)):
-            cell.metadata.setdefault("tags", []).append("columns")
-        made += code_to_read(cell, default, came_out, page, asks) if cell.cell_type == "code" else [cell]
-    made = together(made)
-    for number, cell in enumerate(made):
-        cell.setdefault("id", f"read-{number}")
-    return made
-
-
-def together(cells: list) -> list:
-    """Imports that follow each other are one fold."""
-    made = []
-    for cell in cells:
-        if made and all(map(is_fold_of_imports, (made[-1], cell))):
-            made[-1].source += f"\n{cell.source}"
-        else:
+        if cell.cell_type != "code":
             made.append(cell)
+            continue
+        if COLUMNS.search(printed(cell)):
+            tag(cell, "columns")
+        for part in code_to_read(cell, default, came_out, page, asks):
+            if made and is_fold_of_imports(made[-1]) and is_fold_of_imports(part):
+                made[-1].source += f"\n{part.source}"
+            else:
+                made.append(part)
+    for number, cell in enumerate(made):
+        cell.id = f"cell-{number}"
     return made
 
 
-def is_fold_of_imports(cell) -> bool:
-    folds = cell.metadata.get("mystnb", {}).get("code_prompt_show") == IMPORTS
-    return folds and not cell.get("outputs")
+def is_fold_of_imports(cell: NotebookNode) -> bool:
+    return cell.metadata.get("mystnb", {}).get("code_prompt_show") == IMPORTS and not cell.get("outputs")
 
 
 def code_to_read(cell, default: str, came_out: dict[str, str], page: str, asks: str = "predict") -> list:
@@ -69,183 +64,137 @@ def code_to_read(cell, default: str, came_out: dict[str, str], page: str, asks: 
     badge = exported(cell.source, default, page)
     cell.source = DIRECTIVE.sub("", cell.source).strip("\n")
     try:
-        cell.source = without_alt(cell.source, ast.parse(cell.source).body)
+        cell.source = without_alt(cell.source)
     except SyntaxError:  # a cell with a magic
         return [*badge, cell, *rest_of_output(cell)]
     before = []
     if asked := taken(cell, lambda node: called(node) == asks):
-        before.append(question(asked, came_out))
+        before.append(question([node for node, _ in asked], came_out))
     body = ast.parse(cell.source).body
-    imports = list(filter(is_import, body))
+    imports = [node for node in body if is_import(node)]
     if body and len(imports) == len(body):
-        return [*before, folded(cell, IMPORTS)]
+        return [*before, folded(cell, "hide-input", IMPORTS)]
     if len(imports) > 1:
-        text = source_of(cell.source, imports)
-        taken(cell, is_import)
-        before.append(folded(code(text), IMPORTS))
+        texts = [text for _, text in taken(cell, is_import)]
+        before.append(folded(new_code_cell("\n".join(texts)), "hide-input", IMPORTS))
     if not cell.source.strip():
         if not cell.get("outputs"):
             return before
-        cell.metadata.setdefault("tags", []).append("remove-input")
-    fold(cell)
+        tag(cell, "remove-input")
+    kinds = {called(node) for node in ast.parse(cell.source).body}
+    if len(kinds) == 1 and (kind := kinds.pop()) in FOLDED:
+        folded(cell, *FOLDED[kind])
     if came_out and ANSWERS.search(cell.source) and cell.get("outputs"):  # it answers a prediction
-        cell.metadata.setdefault("tags", []).append("hide-output")
-        cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | prompts(OUTCOME)
-        return [*before, *badge, cell]
+        return [*before, *badge, folded(cell, "hide-output", OUTCOME)]
     return [*before, *badge, cell, *rest_of_output(cell)]
 
 
-def printed(cell) -> str:
+def tag(cell: NotebookNode, name: str) -> None:
+    cell.metadata.setdefault("tags", []).append(name)
+
+
+def folded(cell: NotebookNode, hides: str, says: str) -> NotebookNode:
+    """The cell, of which a part is behind a line to click on."""
+    tag(cell, hides)
+    cell.metadata.setdefault("mystnb", {}).update(code_prompt_show=says, code_prompt_hide=says)
+    return cell
+
+
+def printed(cell: NotebookNode) -> str:
     """What a cell printed, and its last value."""
     outputs = cell.get("outputs", ())
     return "\n".join(each.get("text") or each.get("data", {}).get("text/plain", "") for each in outputs)
+
+
+def outcomes(cells: list[NotebookNode]) -> dict[str, str]:
+    """What `answer` printed, by the prediction's key: "05.1, question: 31.6%" gives 31.6%."""
+    found: dict[str, str] = {}
+    for cell in cells:
+        for output in cell.get("outputs", ()):
+            for key, text in ANSWERED.findall(output.get("text", "")):
+                found.setdefault(key, text.rpartition(": ")[2])
+    return found
+
+
+# A cell's code, read and changed by statements
 
 
 def is_import(node: ast.stmt) -> bool:
     return isinstance(node, ast.Import | ast.ImportFrom)
 
 
-def taken(cell, wanted) -> list[ast.stmt]:
-    """The statements of a cell that are wanted, which are taken out of it."""
-    found = list(filter(wanted, ast.parse(cell.source).body))
-    cell.source = without(cell.source, found)
-    return found
-
-
-def fold(cell) -> None:
-    """Fold a cell that does nothing but show a figure, the predictions, or the checkpoint."""
-    kinds = {called(node) for node in ast.parse(cell.source).body}
-    if len(kinds) == 1 and (kind := kinds.pop()) in FOLDED:
-        folded(cell, FOLDED[kind], whole=kind != "show")
-
-
-def called(node: ast.stmt) -> str:
+def called(node: ast.AST) -> str:
     """The name of the function that a statement calls, and does nothing else; "" for any other statement."""
     call = node.value if isinstance(node, ast.Expr) else None
     return call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
 
 
-def code(source: str):
-    made = nbformat.v4.new_code_cell(source)
-    del made["id"]
-    return made
+def taken(cell: NotebookNode, wanted) -> list[tuple[ast.stmt, str]]:
+    """The statements of a cell that are wanted, with their text. They are taken out of the cell."""
+    found = [node for node in ast.parse(cell.source).body if wanted(node)]
+    lines = cell.source.split("\n")
+    texts = ["\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in found]
+    for node in reversed(found):
+        del lines[node.lineno - 1 : node.end_lineno]
+    if found:
+        cell.source = re.sub(r"\n{3,}", "\n\n\n", "\n".join(lines)).strip("\n")
+    return list(zip(found, texts))
 
 
-def prose(source: str):
-    made = nbformat.v4.new_markdown_cell(source)
-    del made["id"]
-    return made
+def without_alt(source: str) -> str:
+    """The code, without the alternative texts of its figures."""
+    shown = [node for node in ast.walk(ast.parse(source)) if called(node) == "show"]
+    lines = source.split("\n")
+    for node in sorted(shown, key=lambda node: -node.lineno):
+        call = node.value
+        kept = [word for word in call.keywords if word.arg != "alt"]
+        if len(kept) < len(call.keywords):
+            call.keywords = kept
+            lines[node.lineno - 1 : node.end_lineno] = [" " * node.col_offset + ast.unparse(call)]
+    return "\n".join(lines)
 
 
-def folded(cell, says: str, whole: bool = False):
-    """The cell behind a line to click on; whole: with its outputs."""
-    cell.metadata.setdefault("tags", []).append("hide-cell" if whole else "hide-input")
-    cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | prompts(says)
-    return cell
+# What the book says in a cell's place
 
 
-def prompts(says: str) -> dict[str, str]:
-    return {"code_prompt_show": says, "code_prompt_hide": says}
-
-
-def exported(source: str, default: str, page: str) -> list:
+def exported(source: str, default: str, page: str) -> list[NotebookNode]:
     """A badge that names the module into which a cell is exported; none for other cells."""
     found = EXPORT.search(source)
     module = (found[1] or default) if found else ""
     if not module:
         return []
-    at = os.path.relpath(f"nanogpt/{module.replace('.', '/')}.html", os.path.dirname(page)).replace(
-        os.sep, "/"
-    )
+    address = f"nanogpt/{module.replace('.', '/')}.html"
+    address = os.path.relpath(address, os.path.dirname(page)).replace(os.sep, "/")
     grows = GROWS.search(source)
     more = f" · a new version of <code>{html.escape(grows[1])}</code>" if grows else ""
-    return [prose(f'<p class="exported"><a href="{at}">→ {module_file(module)}</a>{more}</p>')]
+    badge = f'<p class="exported"><a href="{address}">→ {module_file(module)}</a>{more}</p>'
+    return [new_markdown_cell(badge)]
 
 
-def without_alt(source: str, body: list[ast.stmt]) -> str:
-    """The code, without the alternative texts of its figures."""
-    shown = [
-        node
-        for each in body
-        for node in ast.walk(each)
-        if isinstance(node, ast.stmt) and called(node) == "show"
-    ]
-    for node in sorted(shown, key=lambda node: -node.lineno):
-        call = node.value
-        kept = [word for word in call.keywords if word.arg != "alt"]
-        if len(kept) < len(call.keywords):
-            words = [ast.unparse(argument) for argument in call.args]
-            words += [f"{word.arg}={ast.unparse(word.value)}" for word in kept]
-            source = replaced(source, node, f"{' ' * node.col_offset}show({', '.join(words)})")
-    return source
-
-
-def replaced(source: str, node: ast.stmt, text: str) -> str:
-    """The source with another text in place of a statement and of what follows on its last line."""
-    lines = source.split("\n")
-    return "\n".join([*lines[: node.lineno - 1], *filter(None, [text]), *lines[node.end_lineno :]])
-
-
-def without(source: str, nodes: list[ast.stmt]) -> str:
-    for node in reversed(nodes):
-        source = replaced(source, node, "")
-    return re.sub(r"\n{3,}", "\n\n\n", source).strip("\n")
-
-
-def source_of(source: str, nodes: list[ast.stmt]) -> str:
-    lines = source.split("\n")
-    return "\n".join("\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in nodes)
-
-
-def outcomes(cells: list) -> dict[str, str]:
-    """What `answer` printed, by the prediction's key: "05.1, question: 31.6%" gives 31.6%."""
-    found = {}
-    for cell in cells:
-        for output in cell.get("outputs", ()):
-            for key, text in re.findall(
-                r"^(\d\d[a-z]?\.\d+)(?:, .*?)?: (.+)$", output.get("text", ""), re.MULTILINE
-            ):
-                found.setdefault(key, text.rpartition(": ")[2] if ": " in text else text)
-    return found
-
-
-def question(asked: list[ast.stmt], came_out: dict[str, str]):
+def question(asked: list[ast.stmt], came_out: dict[str, str]) -> NotebookNode:
     """Predictions as questions, each with its outcome in a fold."""
     lines = ['<div class="predict">', "<p><strong>Predict</strong></p>"]
     for node in asked:
         words = [argument.value for argument in node.value.args if isinstance(argument, ast.Constant)]
-        words += [word.value.value for word in node.value.keywords if word.arg == "question"]
-        key, text = (*map(str, words), "", "")[:2]
-        unit = next(
-            (
-                str(w.value.value)
-                for w in node.value.keywords
-                if w.arg == "unit" and isinstance(w.value, ast.Constant)
-            ),
-            "",
-        )
-        asks = f"{text}{f' ({unit})' if unit else ''}"
-        outcome = came_out.get(key)
-        lines.append(f"<p><span>{key}</span> {html.escape(asks)}</p>")
-        if outcome:
+        named = {
+            word.arg: word.value.value for word in node.value.keywords if isinstance(word.value, ast.Constant)
+        }
+        key, text = (*map(str, words), *filter(None, [named.get("question")]), "", "")[:2]
+        unit = f" ({named['unit']})" if named.get("unit") else ""
+        lines.append(f"<p><span>{key}</span> {html.escape(text + unit)}</p>")
+        if outcome := came_out.get(key):
             lines.append(f"<details><summary>{OUTCOME}</summary><p>{html.escape(outcome)}</p></details>")
-    return prose("\n".join([*lines, "</div>"]))
+    return new_markdown_cell("\n".join([*lines, "</div>"]))
 
 
-def rest_of_output(cell) -> list:
+def rest_of_output(cell: NotebookNode) -> list[NotebookNode]:
     """Of a printed output that is long only the beginning stays; the rest goes into a fold behind the cell."""
-    streams = [output for output in cell.get("outputs", ()) if output.output_type == "stream"]
-    if not streams or streams[-1] is not cell.outputs[-1]:
-        return []
-    lines = streams[-1].text.rstrip("\n").split("\n")
+    last = cell.outputs[-1] if cell.get("outputs") else None
+    lines = last.text.rstrip("\n").split("\n") if last and last.output_type == "stream" else []
     if len(lines) <= SHOWN:
         return []
-    streams[-1].text = "\n".join(lines[:TOP]) + "\n"
-    rest = html.escape("\n".join(lines[TOP:])).replace(
-        "\n\n", "\n&#8203;\n"
-    )  # an empty line would end the HTML
-    return [
-        prose(
-            f'<details class="more"><summary>{len(lines) - TOP} more lines</summary><pre>{rest}</pre></details>'
-        )
-    ]
+    last.text = "\n".join(lines[:TOP]) + "\n"
+    rest = html.escape("\n".join(lines[TOP:]))
+    rest = rest.replace("\n\n", "\n&#8203;\n")  # an empty line would end the HTML
+    says = f"<summary>{len(lines) - TOP} more lines</summary>"
+    return [new_markdown_cell(f'<details class="more">{says}<pre>{rest}</pre></details>')]

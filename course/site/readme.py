@@ -30,7 +30,6 @@ from course.states.released import writers
 
 README, INDEX = ROOT / "README.md", ROOT / "site" / "index.md"
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
-DIAMOND = "◇"
 
 
 def readme(write: bool) -> int:
@@ -68,9 +67,11 @@ def story() -> str:
     """What the first model writes, and the commands that make it."""
     made = pictures.recorded(pictures.FIRST)
     quoted = textwrap.fill(made["story"]["text"], width=110, initial_indent="> ", subsequent_indent="> ")
+    took = round(made["seconds"] / 60)
+    time = "about a minute" if took == 1 else f"about {took} minutes"
     return (
         f"{quoted}\n\n"
-        f"*Written by a model with {made['parameters'] / 1e6:.1f} million parameters, after {training_time()} of"
+        f"*Written by a model with {made['parameters'] / 1e6:.1f} million parameters, after {time} of"
         " training on two CPU cores. You can train it before you read anything:*\n\n"
         f"```\ngit clone {repository()} && cd gpt2-course\n"
         "make course ARGS=07      # installs, then runs chapter 07 in about two minutes: it trains the model\n"
@@ -80,20 +81,8 @@ def story() -> str:
     )
 
 
-def training_time() -> str:
-    """How long the first model trains, as all pages say it."""
-    minutes = round(pictures.recorded(pictures.FIRST)["seconds"] / 60)
-    return "about a minute" if minutes == 1 else f"about {minutes} minutes"
-
-
 def loss_picture() -> str:
     return picture("loss", 540, pictures.loss_in_words(pictures.first_run(pictures.recorded(pictures.FIRST))))
-
-
-def staircase_pictures() -> str:
-    """The CPU's stairs and the H100's, side by side where there is room."""
-    made = [picture(name, 400, pictures.in_words(name)) for name in pictures.STAIRS]
-    return "\n".join(made)
 
 
 def picture(name: str, width: int, alt: str) -> str:
@@ -130,24 +119,17 @@ def roads() -> str:
     rows = ["| part | afterwards you can | main road | ◇ optional | exercises |", "|---|---|---|---|---|"]
     for name, (_, _, can) in PARTS.items():
         inside = part(name, chapters())
-        if not inside:
-            continue
         main = [chapter for chapter in inside if chapter not in OPTIONAL]
         beside = [chapter for chapter in inside if chapter in OPTIONAL]
-        exercises = sum(tasks_of.get(chapter, 0) for chapter in inside)
-        first = relative(notebook_path(inside[0]))
-        cells = [
-            f"[{name}]({first})",
-            can,
-            sittings(main, planned),
-            sittings(beside, planned),
-            hours(exercises),
-        ]
+        exercises = hours(sum(tasks_of.get(chapter, 0) for chapter in inside))
+        link = f"[{name}]({relative(notebook_path(inside[0]))})"
+        cells = [link, can, in_all(main, planned), in_all(beside, planned), exercises]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
-def sittings(some: list[str], planned: dict[str, int]) -> str:
+def in_all(some: list[str], planned: dict[str, int]) -> str:
+    """How many sittings these are, and their hours."""
     if not some:
         return "–"
     return f"{len(some)} sitting{'s' if len(some) > 1 else ''}, {hours(sum(planned.get(c, 0) for c in some))}"
@@ -182,19 +164,20 @@ def syllabus(name: str, sets: list) -> int:
     return round(sum(float(cell) for cell in line.strip("| ").split("|")[-2:]))
 
 
-def table() -> str:
+def sittings() -> str:
     """A row for each sitting: title, hours to read it, minutes of its exercises, modules it writes, time to run."""
     planned, tasks_of, ran = minutes(), exercise_minutes(), seconds()
     rows = ["| | sitting | takes | exercises | writes | runs in |", "|---|---|---|---|---|---|"]
     for chapter in chapters():
-        mark = f" {DIAMOND}" if chapter in OPTIONAL else ""
+        mark = " ◇" if chapter in OPTIONAL else ""
         files = " ".join(f"`{module_file(m).removeprefix('nanogpt/')}`" for m in written(chapter)) or "–"
         name = f"[{title(chapter)}]({relative(notebook_path(chapter))})"
         time = f"{ran[chapter]:.0f} s" if chapter in ran else "?"
         tasks_time = in_hours(tasks_of[chapter]) if chapter in tasks_of else "–"
         cells = [f"{chapter}{mark}", name, in_hours(planned.get(chapter, 0)), tasks_time, files, time]
         rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+    summary = f"All {len(chapters())} sittings: how long each takes, what it writes, and how long it runs"
+    return "\n".join([f"<details><summary>{summary}</summary>\n", *rows, "</details>"])
 
 
 def written(chapter: str) -> list[str]:
@@ -205,18 +188,16 @@ def written(chapter: str) -> list[str]:
     return begun if any("." not in module for module in begun) else [*adds, *begun] or exports
 
 
-def count() -> str:
-    return f"<details><summary>All {len(chapters())} sittings: how long each takes, what it writes, and how long it runs</summary>\n"
-
-
-def steps_in_words() -> str:
-    """The caption of the staircases."""
+def staircases() -> str:
+    """The CPU's stairs and the H100's, side by side where there is room, and what they show."""
     steps, gpu = pictures.stairs("staircase"), pictures.stairs("staircase-h100")
     slower = sum(step["slower"] for step in steps)
     nothing = sum(step["says"].startswith("not measurable") for step in steps)
     run = pictures.recorded(pictures.H100)
     first, last = run["rungs"][0]["ms"], run["rungs"][-1]["ms"]
+    drawn = "\n".join(picture(name, 400, pictures.in_words(name)) for name in pictures.STAIRS)
     return (
+        f"{drawn}\n\n"
         "*Each change to the program is predicted from bytes and FLOPs before it is measured (chapter 14). On an H100 such"
         f" changes make a step {first / last:.1f} times as fast, from {first:.0f} to {last:.0f} ms; the forecast, made before any of"
         f" this code had run on a GPU, was {gpu[0]['predicted_ms']} and {gpu[-1]['predicted_ms']} ms. On the CPU (two cores of an AMD"
@@ -232,10 +213,10 @@ def in_letters(number: int) -> str:
 BLOCKS = {
     "story": story,
     "loss": loss_picture,
-    "staircase": lambda: f"{staircase_pictures()}\n\n{steps_in_words()}",
+    "staircase": staircases,
     "package": package,
     "asked": asked,
     "roads": roads,
-    "sittings": lambda: f"{count()}\n{table()}\n</details>",
+    "sittings": sittings,
 }
 PAGES = {README: BLOCKS, INDEX: BLOCKS, results.RESULTS: {"loss": loss_picture, **results.BLOCKS}}

@@ -32,11 +32,8 @@ def losses() -> str:
     record = recorded(FIRST)
     floor = record["floor"]
     model = f"**the model: {record['parameters']:,} parameters, {record['seconds']:.0f} s of training**"
-    lines = record["lines"] | {model: record["val_loss"]}
-    rows = [
-        (name, f"{loss:.3f}", f"{loss - floor:.3f}")
-        for name, loss in sorted(lines.items(), key=lambda line: -line[1])
-    ]
+    lines = sorted((record["lines"] | {model: record["val_loss"]}).items(), key=lambda line: -line[1])
+    rows = [(name, f"{loss:.3f}", f"{loss - floor:.3f}") for name, loss in lines]
     return f"{table('model | nats a token | above the floor', rows)}\n\n{source(FIRST)}"
 
 
@@ -88,15 +85,8 @@ def cpu() -> str:
     rows = []
     for step in staircase_steps(recorded(LADDER)):
         gain, _, predicted = step["says"].rpartition(" · predicted ")
-        rows.append(
-            (
-                step["name"],
-                f"{step['predicted_ms']:,}",
-                f"{step['ms']:,}",
-                predicted if gain else "",
-                gain or "",
-            )
-        )
+        ms = f"{step['predicted_ms']:,}", f"{step['ms']:,}"
+        rows.append((step["name"], *ms, predicted if gain else "", gain))
     head = "change | ms, predicted | ms, measured | gain, predicted | gain, measured"
     return f"{table(head, rows)}\n\n{source(LADDER)}"
 
@@ -137,9 +127,11 @@ def peers() -> str:
     for row in sorted(recorded(PEERS)["rows"], key=lambda row: (row["batch"], -fmean(row["tokens_per_s"]))):
         ms = f"{fmean(row['ms']):.1f}" if "ms" in row else ""
         memory = f"{row['peak_gib']:.1f}" if "peak_gib" in row else ""
-        name = {"ours": "**this course, a step**"}.get(row["program"], row["program"])
-        if row["program"].startswith("train "):
-            name = f"**this course, `{row['program']}`**"
+        name = row["program"]
+        if name == "ours":
+            name = "**this course, a step**"
+        elif name.startswith("train "):
+            name = f"**this course, `{name}`**"
         rows.append((name, f"{row['batch']}", ms, f"{fmean(row['tokens_per_s']):,.0f}", memory))
     return f"{table('program | B | ms a step | tokens/s | GiB', rows)}\n\n{source(PEERS)}"
 
@@ -181,19 +173,9 @@ def records() -> str:
     rows, commands = [], []
     for entry in recorded(BOARD):
         ours, theirs = fmean(entry["seconds"]), entry["reference_seconds"]
-        loss = f"{fmean(entry['losses']):.3f}"
-        rows.append(
-            (
-                entry["track"],
-                loss,
-                f"{entry['reference_loss']:.3f}",
-                f"{ours:.1f}",
-                f"{theirs:.1f}",
-                f"{ours / theirs:.0%}",
-                f"{len(entry['seeds'])}",
-                entry["date"],
-            )
-        )
+        nats = f"{fmean(entry['losses']):.3f}", f"{entry['reference_loss']:.3f}"
+        seconds = f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.0%}"
+        rows.append((entry["track"], *nats, *seconds, f"{len(entry['seeds'])}", entry["date"]))
         commands.append(f"`{entry['command']}`")
     head = "track | nats | the reference's | seconds | the reference's | share | seeds | date"
     return f"{table(head, rows)}\n\n*`{relative(BOARD)}`: {'; '.join(commands)}*"

@@ -7,9 +7,9 @@ import nbformat
 import pytest
 
 from course.files import notebook_bytes
-from course.notebooks.address import PLACEHOLDER, repository, undressed
+from course.notebooks.address import PLACEHOLDER, is_published, repository, undressed
 from course.paths import ROOT
-from course.site.publish import release_problem, texts_with
+from course.site.publish import texts_with
 
 NEW = "https://github.com/a-teacher/gpt2-course.2027"
 README = "git clone https://github.com/OWNER/gpt2-course\n[Colab](https://colab.research.google.com/github/OWNER/gpt2-course/blob/main/x.ipynb)\nOWNER/gpt2-course-of-another\n"
@@ -50,12 +50,16 @@ def test_the_address_is_written_everywhere_and_outputs_stay(texts):
 
 def test_an_address_is_moved_and_said_again(texts):
     texts.course("publish", NEW)
-    first = {path: path.read_bytes() for path in texts.path.rglob("*.[mit]*") if path.is_file()}
+    first = contents(texts)
     texts.course("publish", NEW)
-    assert {path: path.read_bytes() for path in first} == first
+    assert contents(texts) == first
     texts.course("publish", "https://github.com/b/c")
     assert "git clone https://github.com/b/c\n" in (texts.path / "README.md").read_text(encoding="utf-8")
     assert "a-teacher" not in texts.notebook.read_text(encoding="utf-8")
+
+
+def contents(house) -> dict:
+    return {path: path.read_bytes() for path in house.path.rglob("*.[mit]*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -64,35 +68,10 @@ def test_an_address_is_moved_and_said_again(texts):
      "https://github.com/a/b\"\nx = 1", "https://github.com/../b", "git@github.com:a/b.git", "https://github.com/OWNER/gpt2-course"],
 )  # fmt: skip
 def test_what_is_no_address_changes_nothing(texts, url):
-    before = {path: path.read_bytes() for path in texts.path.rglob("*") if path.is_file()}
+    before = contents(texts)
     said = texts.course("publish", url, code=2)
-    assert "https://github.com/NAME/gpt2-course" in said or "the owner's name" in said
-    assert said.count("\n") == 1
-    assert {path: path.read_bytes() for path in before} == before
-
-
-def test_what_was_interrupted_can_be_repeated(texts, monkeypatch):
-    """The address in pyproject.toml is the last of the texts to change: until then the old one is known."""
-    pyproject = texts.path / "pyproject.toml"
-    with texts.own_course():
-        from course.site import publish
-
-        write = publish.write_atomically
-
-        def interrupted(path, data):
-            write(path, data)
-            if path == pyproject:
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr(publish, "write_atomically", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            publish.publish(NEW)
-    assert NEW in pyproject.read_text(encoding="utf-8") and NEW not in texts.notebook.read_text(
-        encoding="utf-8"
-    )
-    texts.course("publish", NEW)
-    assert "github.com/OWNER" not in (texts.path / "README.md").read_text(encoding="utf-8")
-    assert NEW in texts.notebook.read_text(encoding="utf-8")
+    assert "https://github.com/NAME/gpt2-course" in said and said.count("\n") == 1
+    assert contents(texts) == before
 
 
 def test_restore_brings_back_a_chapter_of_before_the_address(house):
@@ -114,25 +93,12 @@ def test_without_an_address_the_notebooks_are_dressed_again(texts):
     assert texts.course("publish") == "0 notebooks have a new first cell\n"
 
 
-@pytest.mark.parametrize(
-    ("tag", "address", "fine"),
-    [
-        ("", f"https://github.com/{PLACEHOLDER}/gpt2-course", True),
-        ("v1.0", f"https://github.com/{PLACEHOLDER}/gpt2-course", False),
-        ("v1.0", NEW, True),
-    ],
-)
-def test_a_tagged_release_needs_an_address(tag, address, fine):
-    assert (release_problem(tag, address) == "") == fine
-
-
 def test_this_commit_if_tagged_has_an_address():
     """In CI for a tag, and in a clone whose commit has one: the first command of README must work."""
     tag = os.environ.get("GITHUB_REF_NAME", "") if os.environ.get("GITHUB_REF_TYPE") == "tag" else ""
     command = ["git", "tag", "--points-at", "HEAD"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
-    tag = tag or done.stdout.partition("\n")[0]
-    assert release_problem(tag, repository()) == ""
-    if tag:
+    if tag := tag or done.stdout.partition("\n")[0]:
+        assert is_published(repository()), f"the release {tag} has no address: `course publish URL`, then tag"
         named = [path for path in texts_with(repository()) if PLACEHOLDER in path.read_text(encoding="utf-8")]
         assert not named, f"the release {tag} names {PLACEHOLDER}"

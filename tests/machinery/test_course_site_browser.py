@@ -67,67 +67,32 @@ CUT_OFF = """[...document.querySelectorAll('div.cell pre')].filter(box => box.sc
 def test_a_line_of_code_is_whole_on_a_laptop_and_on_paper(base, window):
     with opened(base, 1366, within=window) as page:
         go(page, base + "notebooks/04_attention.html")
-        assert not [length for length in page.evaluate(CUT_OFF) if length <= 108], (
-            "the formatter's lines have 110"
-        )
+        cut_off = [length for length in page.evaluate(CUT_OFF) if length <= 108]
+        assert not cut_off, "the formatter's lines have 110"
         page.emulate_media(media="print")
         page.set_viewport_size({"width": 720, "height": 900})
         assert page.evaluate(CUT_OFF) == []
 
 
-WHOLE = ["index", "notebooks/04_attention", "notebooks/08_sampling", "exercises/04_attention", "search"]
-
-
-def test_five_pages_are_whole_when_every_other_host_is_refused(base, window):
-    with opened(base, within=window) as page:
-        page.route(lambda url: not url.startswith(base), lambda route: route.abort())
-        for name in WHOLE:
-            go(page, f"{base}{name}.html?q=attention")
-            assert page.locator("h1:visible").count() == 1
-            assert page.evaluate("document.fonts.ready.then(fonts => fonts.size > 0)"), "icons"
-            if page.locator(".math").count():
-                page.wait_for_selector("mjx-container", state="attached")
+TABLES = """[...document.querySelectorAll('.tag_columns .cell_output pre')].filter(box => box.offsetHeight).map(box =>
+            [box.textContent.trimEnd().split('\\n').length, box.clientHeight, parseFloat(getComputedStyle(box).lineHeight)])"""
 
 
 def test_on_a_phone_columns_stay_and_a_figure_opens(base, window):
     with opened(base, 390, within=window) as page:
         go(page, f"{base}notebooks/04_attention.html")
-        wrapped = (
-            "[...document.querySelectorAll('.tag_columns .cell_output pre')].filter(box => box.offsetHeight)"
-        )
-        rows = ".map(box => [box.textContent.trimEnd().split('\\n').length, box.clientHeight, parseFloat(getComputedStyle(box).lineHeight)])"
-        tables = page.evaluate(wrapped + rows)
+        tables = page.evaluate(TABLES)
         assert tables and all(height < (lines + 2) * line for lines, height, line in tables)
         figure = page.locator("button.figure").first
         figure.focus()
         page.keyboard.press("Enter")
-        drawn, shown = page.locator(".enlarged img").evaluate(
-            "image => [image.naturalWidth, image.clientWidth]"
-        )
+        sizes = "image => [image.naturalWidth, image.clientWidth]"
+        drawn, shown = page.locator(".enlarged img").evaluate(sizes)
         assert shown >= drawn > 390, "as large as it was drawn"
         shot(page, "site-figure")
         page.keyboard.press("Escape")
         assert page.locator(".enlarged").is_hidden()
         assert page.evaluate("document.activeElement.className").startswith("figure")
-
-
-BROKEN = """() => { // words of the contents that are on two lines, though no other word begins in them
-  const broken = [], texts = document.createTreeWalker(document.querySelector('.bd-sidebar-secondary nav'), NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) for (const word of texts.currentNode.data.matchAll(/[^\\s\\u200b-]+/g)) {
-    const range = document.createRange();
-    range.setStart(texts.currentNode, word.index);
-    range.setEnd(texts.currentNode, word.index + word[0].length);
-    if (range.getClientRects().length > 1) broken.push(word[0]);
-  }
-  return broken;
-}"""
-
-
-def test_the_contents_of_a_page_break_no_word(base, window):
-    with opened(base, 1200, within=window) as page:
-        for name in ("notebooks/20_ddp", "notebooks/16_real_text", "nanogpt/model", "faq"):
-            go(page, f"{base}{name}.html")
-            assert page.evaluate(BROKEN) == [], name
 
 
 @pytest.mark.parametrize("width", [1280, 390])

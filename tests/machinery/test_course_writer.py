@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 from browser import chromium, needs_chromium, opened, shot
+from pictures import widget_cells
+from writer_weights import BEGIN, END, OUT
 
 from course.paths import ROOT
-from course.site.first_model import BEGIN, END, OUT
 from course.site.pages import question
-from course.site.pictures import FIRST, recorded, widget_cells
+from course.site.pictures import FIRST, recorded
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.sampling import token_probs
@@ -68,7 +69,7 @@ def test_the_stored_model_is_the_one_that_wrote_the_story_of_the_readme(stored):
     text = recorded(FIRST)["story"]["text"]
     ids = torch.tensor([[tokenizer.eot, *tokenizer.encode(text), tokenizer.eot]])
     loss = model(ids[:, :-1], ids[:, 1:])[1].item()
-    assert loss < 0.7, "it was trained on other stories: course run 07 && python -m course.site.first_model"
+    assert loss < 0.7, "it was trained on other stories: course run 07 && python bench/writer_weights.py"
 
 
 def test_the_page_begins_as_chapter_08_s_widget_does():

@@ -68,9 +68,8 @@ def test_every_reference_is_to_a_chapter_by_its_own_title(path):
 
 def test_notebooks_sources_and_tests_are_on_the_map():
     assert chapters() == source_chapters()
-    for path in [*numbered(NOTEBOOKS, ".ipynb"), *numbered(SOURCES, ".py")]:
-        number, _, title = path.stem.partition("_")
-        assert CHAPTERS[number].replace("-", " ") == title.replace("_", " ")
+    stems = [[path.stem for path in numbered(*each)] for each in ((NOTEBOOKS, ".ipynb"), (SOURCES, ".py"))]
+    assert stems[0] == stems[1]
     tested = {path.name[7:].partition("_")[0] for path in TESTS.rglob("test_ch*.py")}
     assert tested <= set(chapters()), "a test file belongs to no chapter"
 

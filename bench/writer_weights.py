@@ -1,13 +1,17 @@
-"""`python -m course.site.first_model` (authors): chapter 07's model as a script, for the page that lets it write.
+"""Chapter 07's model as a script, for the page that lets it write: `course run 07 && python bench/writer_weights.py`.
 
 A page that is opened from a folder may load scripts and nothing else, so the weights are text: float16 in base64.
 """
 
 import base64
 import json
+import sys
+from pathlib import Path
 
-from course.files import write_atomically
-from course.paths import BUILT, ROOT, CourseError, relative
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from course.files import write_atomically  # noqa: E402
+from course.paths import BUILT, relative  # noqa: E402
 
 MODEL, OUT = BUILT / "model", ROOT / "site" / "_static" / "first_model.js"
 BEGIN, END = "window.firstModel = ", ";\n"
@@ -18,7 +22,7 @@ def as_script() -> str:
     from nanogpt.weights import load_model
 
     if not (MODEL / "tokenizer.json").exists():
-        raise CourseError(f"there is no trained model in {relative(MODEL)}: course run 07")
+        raise SystemExit(f"there is no trained model in {relative(MODEL)}: course run 07")
     config, tokenizer = (
         json.loads((MODEL / f"{name}.json").read_bytes()) for name in ("config", "tokenizer")
     )
@@ -29,14 +33,6 @@ def as_script() -> str:
     return BEGIN + json.dumps({"config": config, "tokenizer": tokenizer, "weights": weights}, indent=1) + END
 
 
-def main() -> int:
+if __name__ == "__main__":
     write_atomically(OUT, as_script().encode())
     print(f"{relative(OUT)}: {OUT.stat().st_size / 1e6:.2f} MB")
-    return 0
-
-
-if __name__ == "__main__":
-    try:
-        raise SystemExit(main())
-    except CourseError as error:
-        raise SystemExit(f"course: {error}") from None
