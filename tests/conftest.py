@@ -79,3 +79,12 @@ def gpt2_vocab() -> None:
         pytest.skip(
             f"GPT-2's vocabulary is not in TIKTOKEN_CACHE_DIR and cannot be downloaded: {type(error).__name__}"
         )
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A tokenizer of 400 tokens, learned from stories."""
+    from nanogpt.labs.corpora.stories import stories
+    from nanogpt.tokenizer import BPETokenizer
+
+    return BPETokenizer.train((story.text for story in stories(300)), 400)
