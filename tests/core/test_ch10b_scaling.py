@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_model import new_model, one_batch, updated
 from wording import in_our_words
 
 from nanogpt.labs.ladder.masters import MasterAdamW
@@ -128,29 +127,6 @@ def test_a_scaler_goes_on_from_its_saved_state():
         scaler.update(finite)
         again.update(finite)
         assert again == scaler
-
-
-# The step with a scaler
-
-
-def test_a_scaler_changes_no_update_and_skips_one_that_overflowed():
-    (loss, plain), (same, scaled) = updated([one_batch()]), updated([one_batch()], scaler=LossScaler(2.0**10))
-    assert torch.equal(loss, same) and torch.allclose(plain, scaled, atol=1e-6)
-    model, scaler = new_model(), LossScaler(scale=2.0**10)
-    model.transformer.h[0].mlp.c_fc.weight.register_hook(lambda grad: grad * math.inf)
-    before = [p.detach().clone() for p in model.parameters()]
-    train_step(model, torch.optim.AdamW(model.parameters(), lr=1e-3), [one_batch()], scaler=scaler)
-    assert scaler.scale == 2.0**9 and all(map(torch.equal, model.parameters(), before))
-
-
-def test_a_run_in_fp16_learns_a_batch_and_its_weights_stay_float32():
-    model, scaler = new_model(), LossScaler()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = [train_step(model, optimizer, [one_batch()], "fp16", scaler=scaler).item() for _ in range(6)]
-    assert losses[-1] < losses[0] - 0.3
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    with pytest.raises(ValueError, match="scaler"):
-        train_step(model, optimizer, [one_batch()], "fp16")
 
 
 # Float32 masters
