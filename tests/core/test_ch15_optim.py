@@ -54,9 +54,7 @@ def test_a_schedule_begins_with_the_warm_up_and_ends_at_the_minimum(schedule):
     steps, warmup, minimum, _, factors = schedule
     assert all(factor <= (i + 1) / max(1, warmup) + 1e-12 for i, factor in enumerate(factors))
     if warmup < steps:
-        assert factors[steps:] == pytest.approx([minimum] * 6), (
-            "after the last step it is at the minimum, and stays"
-        )
+        assert factors[steps:] == pytest.approx([minimum] * 6)
 
 
 @settings(max_examples=50, deadline=None)
@@ -91,9 +89,7 @@ def test_groups_hold_every_parameter_once_the_tied_one_too_and_by_dimension(bias
     model = new_model(bias=bias)
     decayed, rest = decay_groups(model, 0.1)
     held = [id(p) for p in decayed["params"] + rest["params"]]
-    assert sorted(held) == sorted({id(p) for p in model.parameters()}), (
-        "a parameter is in no group, or in two"
-    )
+    assert sorted(held) == sorted({id(p) for p in model.parameters()})
     assert {p.dim() for p in decayed["params"]} == {2} and {p.dim() for p in rest["params"]} == {1}
     assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
     assert sum(p is model.lm_head.weight for p in decayed["params"]) == 1

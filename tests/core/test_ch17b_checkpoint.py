@@ -162,9 +162,9 @@ def test_a_nest_of_tensors_comes_back_as_it_was():
     packed = json.loads(json.dumps(checkpoint.pack(nest, "n", tensors)))
     back = checkpoint.unpack(packed, tensors)
     assert torch.equal(back["a"][0], nest["a"][0]) and back["c"] == 1.5 and back["d"] is True
-    assert torch.equal(back["a"][1][0], nest["a"][1]["0"]) and back["a"][1]["b"] is None, (
-        "keys of digits are numbers"
-    )
+    assert (
+        torch.equal(back["a"][1][0], nest["a"][1]["0"]) and back["a"][1]["b"] is None
+    )  # keys of digits are numbers
 
 
 def test_what_is_on_the_cpu_is_written_without_a_second_copy_in_memory():

@@ -132,14 +132,10 @@ def test_init_from_begins_with_those_weights(config, tmp_path):
     first = saved(config())
     run = build_run(replace(config(model_dropout=0.0), init_from=str(checkpoint.latest(first.folder))))
     other = load_model(checkpoint.latest(first.folder))
-    assert all(map(torch.equal, run.model.state_dict().values(), other.state_dict().values())), (
-        "other weights"
-    )
+    assert all(map(torch.equal, run.model.state_dict().values(), other.state_dict().values()))
     assert run.model.config.dropout == 0.0, "dropout is this run's to choose"
     newest = build_run(replace(config(), init_from=str(first.folder)))
-    assert all(map(torch.equal, newest.model.parameters(), other.parameters())), (
-        "a run's folder is its newest"
-    )
+    assert all(map(torch.equal, newest.model.parameters(), other.parameters()))
     with pytest.raises(ValueError, match=r"context of 16; the run needs model.block_size=32"):
         build_run(
             replace(
@@ -235,9 +231,7 @@ def test_the_learning_rate_is_that_of_the_configured_schedule(config):
     assert rate["constant"](11) == 1e-2 > rate["wsd"](11) > 0
     assert 1e-3 < rate["cosine"](11) < rate["cosine"](6) < 1e-2, "the cosine does not fall towards a tenth"
     run = build_run(config())
-    assert [one_step(run)["lr"] for _ in range(4)] == [rate["cosine"](n) for n in range(4)], (
-        "a step has another rate"
-    )
+    assert [one_step(run)["lr"] for _ in range(4)] == [rate["cosine"](n) for n in range(4)]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot fork")

@@ -52,9 +52,7 @@ def test_a_step_is_saved_before_it_is_evaluated(config, monkeypatch):
             trainer.train_config(config(eval_every=6))
     assert checkpoint.latest(config().run.dir).name == "step_000006", "what was trained is lost"
     trainer.train_config(config(eval_every=6))
-    assert [line["step"] for line in lines(config().run.dir) if "val_loss" in line] == [6, 12], (
-        "not evaluated"
-    )
+    assert [line["step"] for line in lines(config().run.dir) if "val_loss" in line] == [6, 12]
 
 
 SLOW = [(True, "wsd"), (False, "constant")]
@@ -133,9 +131,7 @@ def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
     monkeypatch.setattr(trainer, "evaluate", lambda *args, **options: next(values))
     run = trainer.train_config(config(eval_every=2, run_keep=2))
     assert run.best == {"step": 4, "val_loss": 1.0}
-    assert [int(p.name[5:]) for p in checkpoint.checkpoints(run.folder)] == [4, 10, 12], (
-        "not best and last two"
-    )
+    assert [int(p.name[5:]) for p in checkpoint.checkpoints(run.folder)] == [4, 10, 12]
 
 
 def test_a_validation_loss_that_is_nan_is_never_the_best(config, monkeypatch):
