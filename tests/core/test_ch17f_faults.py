@@ -4,20 +4,14 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from small_run import COMPUTING, WRITING, lines, run_in_child, small, stopped_after, weights, write_text
 
 from nanogpt import trainer
-from nanogpt.build import ensure_data
 from nanogpt.cli import outcome
-from nanogpt.config import config_dict
 from nanogpt.files import alone_in
 
 pytestmark = [
@@ -146,36 +140,3 @@ def test_two_trainers_in_one_folder_are_refused(folder, tmp_path):
         pytest.raises(ValueError, match="another trainer writes into"),
     ):
         trainer.train_config(small(folder, run_dir=str(tmp_path / "run")))
-
-
-@pytest.mark.slow
-def test_the_command_is_killed_and_asked_to_stop_and_ends_as_if_nothing_had_been(folder, tmp_path):
-    ensure_data(small(folder).data)  # before two commands make them at once
-
-    def command(name: str):
-        config = small(folder, run_dir=str(tmp_path / name), train_max_steps=150, eval_every=50)
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))
-        call = [sys.executable, "-m", "nanogpt", "train", str(tmp_path / f"{name}.yaml")]
-        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(call, stdout=subprocess.PIPE, text=True, env=one_thread)
-
-    def after(steps: int, process) -> None:
-        path = tmp_path / "a/metrics.jsonl"
-        while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < steps):
-            time.sleep(0.01)
-
-    whole = command("b")
-    killed = command("a")
-    after(30, killed)
-    killed.kill()
-    assert killed.wait() == -signal.SIGKILL, "it was done before it was killed"
-    stopped = command("a")
-    after(80, stopped)
-    stopped.terminate()
-    said, _ = stopped.communicate()
-    assert stopped.returncode == 128 + signal.SIGTERM and "to go on: python -m nanogpt train" in said, said
-    last = command("a")
-    said, _ = last.communicate()
-    assert last.returncode == 0 and "150 steps" in said, said
-    assert whole.wait() == 0
-    assert lines(tmp_path / "a") == lines(tmp_path / "b"), "the losses differ"
