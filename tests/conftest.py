@@ -1,6 +1,7 @@
 import contextlib
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,48 @@ def gpt2_vocab() -> None:
         pytest.skip(
             f"GPT-2's vocabulary is not in TIKTOKEN_CACHE_DIR and cannot be downloaded: {type(error).__name__}"
         )
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A tokenizer of 400 tokens, learned from stories."""
+    from nanogpt.labs.corpora.stories import stories
+    from nanogpt.tokenizer import BPETokenizer
+
+    return BPETokenizer.train((story.text for story in stories(300)), 400)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory) -> Path:
+    """Of the trainer's tests: a text, so short that an epoch ends within 15 steps, and the shards that the first run makes of it."""
+    from small_run import write_text
+
+    folder = tmp_path_factory.mktemp("trainer")
+    write_text(folder / "text.txt", paragraphs=60)
+    return folder
+
+
+@pytest.fixture
+def config(folder, tmp_path):
+    """A run of 12 steps without anything on the way, as config(train_dtype="bf16") changes it."""
+    from small_run import small
+
+    quiet = {"train_max_steps": 12, "eval_every": 0, "eval_sample_every": 0}
+    return partial(small, folder, run_dir=str(tmp_path / "run"), **quiet)
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """poison({5: math.nan}): the fifth step that the process makes has such a loss."""
+    from small_run import poisoned_steps
+
+    return partial(poisoned_steps, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Of chapter 17's trainer: a folder with shards of stories, and their tokenizer."""
+    import simple_run
+
+    folder = tmp_path_factory.mktemp("stories")
+    return folder, simple_run.tell(folder)

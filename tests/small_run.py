@@ -22,26 +22,8 @@ from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train, config_
 from nanogpt.labs.ladder.masters import MasterAdamW
 
 TIMES = "ms", "tokens_per_s", "mfu"
-WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "sun",
-    "moon",
-    "saw",
-    "found",
-    "lost",
-    "ran",
-    "sang",
-    "slept",
-    "and",
-    "but",
-    "in",
-    "on",
-    "red",
-    "old",
-]
+WORDS = ["the", "a", "cat", "dog", "sun", "moon", "saw", "found", "lost", "ran", "sang", "slept", "and"]
+WORDS += ["but", "in", "on", "red", "old"]
 
 
 def write_text(path: Path, paragraphs: int = 150) -> Path:
@@ -172,8 +154,8 @@ def losses(run: str | Path) -> list[float]:
     return [line["loss"] for line in lines(run)]
 
 
-def stopped_after(config: Config, step: int, monkeypatch) -> None:
-    """Train, and stop after a step, as by a file `stop`."""
+def stopped_after(config: Config, step: int, monkeypatch):
+    """Train, and stop after a step, as by a file `stop`; the run."""
     from nanogpt import trainer
 
     one_step = trainer.one_step
@@ -185,7 +167,9 @@ def stopped_after(config: Config, step: int, monkeypatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "one_step", stopping)
-        assert train(config).step == step, "the run did not stop"
+        run = train(config)
+    assert run.step == step, "the run did not stop"
+    return run
 
 
 class Poisoned(torch.nn.Module):

@@ -3,7 +3,7 @@
 import math
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,10 +18,8 @@ from nanogpt.model import (
     SIZES,
     Block,
     GPTConfig,
-    check_ids,
     flops_by_part,
     flops_per_token,
-    init_weights,
     num_params,
     params_by_part,
 )
@@ -59,17 +57,17 @@ def shell(config):
 # Shape and counts
 
 
-def test_gpt2_small_has_124439808_parameters():
-    assert num_params(GPTConfig()) == sum(p.numel() for p in shell(GPTConfig()).parameters()) == 124_439_808
-
-
 @pytest.mark.parametrize(
-    "name, millions", [("gpt2", 124.4), ("gpt2-medium", 354.8), ("gpt2-large", 774.0), ("gpt2-xl", 1557.6)]
+    "name, n",
+    [
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+    ],
 )
-def test_the_four_sizes(name, millions):
-    config = SIZES[name]
-    assert num_params(config) == sum(p.numel() for p in shell(config).parameters())
-    assert round(num_params(config) / 1e6, 1) == millions
+def test_the_four_sizes(name, n):
+    assert num_params(SIZES[name]) == sum(p.numel() for p in shell(SIZES[name]).parameters()) == n
 
 
 @given(SHAPES)
@@ -105,24 +103,12 @@ def test_the_flop_formula_equals_pytorchs_count_exactly(config, B, data):
     assert both == B * T * flops_per_token(config, T)
 
 
-def test_flops_of_gpt2_small():
-    config = replace(GPTConfig(), flash=False)
-    assert count_flops(config, 1, 1024)[1] == 1024 * flops_per_token(config)
-    assert flops_per_token(config) == flops_per_token(config, 1024)
-
-
 def test_names_are_gpt2s():
     names = set(dict(make(replace(TINY, n_layer=1)).named_parameters()))
     layers = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
     block = {f"transformer.h.0.{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
     ends = {f"transformer.{name}" for name in ("wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias")}
     assert names == block | ends
-
-
-def test_without_bias_there_is_none():
-    assert not [
-        name for name, _ in make(replace(TINY, bias=False)).named_parameters() if name.endswith("bias")
-    ]
 
 
 def test_head_and_token_table_are_one_tensor():
@@ -146,24 +132,6 @@ def test_every_matrix_has_its_standard_deviation():
             assert abs(p.mean().item()) < 0.05 * expected, name
         else:
             assert p.eq(0.0 if name.endswith("bias") else 1.0).all(), name
-
-
-def last_scale(n_layer, factor):
-    config = GPTConfig(n_layer=n_layer, n_head=4, n_embd=64)
-    blocks = torch.nn.ModuleList(Block(config) for _ in range(n_layer))
-    init_weights(blocks, n_layer, generator())
-    x = 0.03 * torch.randn(1, 32, 64, generator=generator(1))
-    with torch.no_grad():
-        for block in blocks:
-            block.attn.c_proj.weight *= factor
-            block.mlp.c_proj.weight *= factor
-            x = block(x)
-    return x.square().mean().sqrt().item()
-
-
-def test_the_streams_scale_does_not_grow_with_depth():
-    assert 0.8 < last_scale(24, 1.0) / last_scale(4, 1.0) < 1.2
-    assert last_scale(24, math.sqrt(48)) / last_scale(4, math.sqrt(8)) > 2, "and without the factor it does"
 
 
 def test_the_generator_alone_decides_and_the_global_one_is_left_alone():
@@ -247,14 +215,6 @@ def test_rows_of_a_batch_do_not_see_each_other():
     torch.testing.assert_close(model(x)[0][2:3], model(x[2:3])[0], rtol=0, atol=1e-6)
 
 
-def test_flash_changes_nothing_but_the_kernel():
-    manual, flash = make(replace(TINY, flash=False)), make(replace(TINY, flash=True))
-    for model in (manual, flash):
-        model(*batch())[1].backward()
-    for (name, a), b in zip(manual.named_parameters(), flash.parameters()):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6, msg=name)
-
-
 def test_mlp_is_tanh_gelu_between_two_linear_layers_and_sees_one_position():
     mlp, x = MLP(TINY), torch.randn(1, 6, 32, generator=generator())
     z = mlp.c_fc(x)
@@ -313,14 +273,6 @@ def test_it_learns_one_batch():
         loss.backward()
         optimizer.step()
     assert loss < 0.1
-
-
-def test_autocast_keeps_the_loss_close():
-    model, (x, y) = make(), batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = model(x, y)[1]
-    assert loss.dtype == torch.float32
-    assert abs(loss - model(x, y)[1]) < 0.02
 
 
 def test_it_compiles_as_one_graph():
@@ -386,11 +338,6 @@ def test_padded_rows_are_counted_where_they_cost():
     assert count_flops(config, 2, 16)[1] == 2 * 16 * flops_per_token(config, 16)
 
 
-def test_an_added_row_is_no_token():
-    with pytest.raises(ValueError, match=r"^token id 97 is outside 0\.\.96"):
-        make(PADDED)(torch.tensor([[97]]))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_the_loss_is_computed_in_float32_at_least(dtype):
     (x, y), model = batch(), make().to(dtype)
@@ -405,56 +352,38 @@ def test_the_loss_is_computed_in_float32_at_least(dtype):
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "name, value",
     [
-        (
-            {"n_head": 5},
-            "n_embd=32 cannot be shared by n_head=5 heads of equal width; choose an n_head that divides n_embd",
-        ),
-        ({"n_layer": 0}, "n_layer=0 must be an integer of at least 1"),
-        ({"vocab_size": -1}, "vocab_size=-1 must be an integer of at least 1"),
-        ({"n_embd": 32.0}, "n_embd=32.0 must be an integer of at least 1"),
-        ({"block_size": "32"}, "block_size='32' must be an integer of at least 1"),
-        ({"n_layer": True}, "n_layer=True must be an integer of at least 1"),
-        ({"padded_vocab_size": 96}, "padded_vocab_size=96 must be an integer of at least 97"),
-        ({"padded_vocab_size": 128.0}, "padded_vocab_size=128.0 must be an integer of at least 97"),
-        ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
+        ("n_head", 5),  # does not divide n_embd
+        ("n_layer", 0),
+        ("vocab_size", -1),
+        ("n_embd", 32.0),
+        ("block_size", "32"),
+        ("n_layer", True),
+        ("padded_vocab_size", 96),
+        ("padded_vocab_size", 128.0),
+        ("dropout", 1.0),
     ],
 )
-def test_a_shape_that_cannot_be_is_refused(change, message):
-    with pytest.raises(ValueError) as error:
-        replace(TINY, **change)
-    assert str(error.value) == message
+def test_a_shape_that_cannot_be_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value!r}"):
+        replace(TINY, **{name: value})
 
 
-def test_a_context_that_is_too_long_is_refused():
-    with pytest.raises(ValueError, match=r"^33 tokens exceed block_size=32; keep the last: idx\[:, -32:\]$"):
-        make()(torch.zeros(1, 33, dtype=torch.long))
-    make()(torch.zeros(1, 32, dtype=torch.long))
-
-
-@pytest.mark.parametrize("bad", [97, -1, 50256])
-def test_an_id_that_the_model_does_not_have_is_refused(bad):
-    with pytest.raises(ValueError, match=rf"^token id {bad} is outside 0..96; use the tokenizer"):
-        make()(torch.tensor([[5, bad, 3]]))
-    check_ids(torch.tensor([[0, 96]]), 97)
-
-
-def test_no_token_at_all_is_refused():
-    with pytest.raises(ValueError, match="holds no token"):
-        make()(torch.zeros(1, 0, dtype=torch.long))
-
-
-def test_the_config_is_plain_data():
-    assert GPTConfig(**asdict(TINY)) == TINY
-    assert hash(TINY) == hash(replace(TINY))
-
-
-def test_eval_and_train_give_the_same_loss_without_dropout():
-    model, (x, y) = make(), batch()
-    trained = model(x, y)[1]
-    assert torch.equal(model.eval()(x, y)[1], trained)
-    assert torch.equal(F.cross_entropy(model(x)[0].flatten(0, 1), y.flatten()), trained)
+@pytest.mark.parametrize(
+    "config, ids, named",
+    [
+        (TINY, [[0] * 33], "33 .*block_size=32"),
+        (TINY, [[5, 97, 3]], "97"),
+        (TINY, [[5, -1, 3]], "-1"),
+        (PADDED, [[97]], "97"),  # an added row is no token
+        (TINY, [[]], "no token"),
+    ],
+)
+def test_ids_that_a_model_cannot_read_are_refused(config, ids, named):
+    with pytest.raises(ValueError, match=named):
+        make(config)(torch.tensor(ids, dtype=torch.long))
+    make(config)(torch.tensor([[0, 96] * 16]))
 
 
 def test_a_model_is_built_and_trained_without_the_compiler():

@@ -4,19 +4,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small_model import EOT, new_model
 
 from nanogpt.evaluate import evaluate, evaluating
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.evals.accuracy import answer_accuracy
-from nanogpt.model import GPT, GPTConfig
 from nanogpt.tokenizer import BPETokenizer
-
-EOT = 39
-
-
-def new_model(**changes) -> GPT:
-    config = {"block_size": 16, "vocab_size": 40, "n_layer": 2, "n_head": 2, "n_embd": 32} | changes
-    return GPT(GPTConfig(**config), generator=torch.Generator().manual_seed(0))
 
 
 def test_the_loss_is_the_sum_over_tokens_by_hand_each_in_its_own_document():
@@ -32,7 +25,7 @@ def test_the_loss_is_the_sum_over_tokens_by_hand_each_in_its_own_document():
 
 def test_a_document_longer_than_the_context_is_read_too():
     tokens = np.array([EOT, *np.arange(100) % 39], dtype=np.uint16)
-    assert 3 < evaluate(new_model(), [tokens], EOT) < 5
+    assert 3 < evaluate(new_model(), [tokens], EOT) < 6
 
 
 def test_shards_are_weighted_by_their_tokens():

@@ -7,37 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from small_model import new_model, one_batch
 from wording import in_our_words
 
-from nanogpt.data import BatchStream
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import wsd
-from nanogpt.shards import write_shard
 from nanogpt.training import scale_init, train
 
-CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
-EOT = 39
-
-
-def new_model(seed=0, **changes) -> GPT:
-    config = GPTConfig(**{**vars(CONFIG), **changes})
-    return scale_init(GPT(config, generator=torch.Generator().manual_seed(seed)))
-
-
-def documents(lengths, seed=0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return np.concatenate([[EOT, *rng.integers(0, EOT, n)] for n in lengths]).astype(np.uint16)
-
-
-@pytest.fixture
-def stream(tmp_path):
-    write_shard(tmp_path / "train_000000.bin", documents([10] * 60))
-    return lambda **kw: BatchStream([tmp_path / "train_000000.bin"], B=4, T=16, **kw)
-
-
-def one_batch(B=2, T=16, seed=0):
-    x = torch.randint(0, 40, (B, T + 1), generator=torch.Generator().manual_seed(seed))
-    return x[:, :-1], x[:, 1:]
+STREAM = SimpleNamespace(next_batch=one_batch)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -47,7 +24,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_untouched_even_if_the_
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     says = in_our_words(train, r"the loss is 3\.\d+ and its gradient's norm (nan|inf)", "0.*(nan|inf)")
     with pytest.raises(FloatingPointError, match=says):
-        train(model, SimpleNamespace(next_batch=one_batch), 1, 1e-3, decay=0.5)
+        train(model, STREAM, 1, 1e-3, decay=0.5)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 
@@ -63,14 +40,14 @@ def test_each_step_uses_the_gradient_of_its_batch_alone():
 
 
 def test_one_batch_is_learned_by_heart():
-    losses = train(new_model(n_layer=1), SimpleNamespace(next_batch=one_batch), 40, 1e-2, decay=0.3)
+    losses = train(new_model(n_layer=1), STREAM, 40, 1e-2, decay=0.3)
     assert losses[0] > 3 and losses[-1] < 0.1, f"40 steps on one batch end at {losses[-1]:.2f} nats"
 
 
-def test_callback_sees_every_step(stream):
+def test_callback_sees_every_step():
     seen = []
     losses = train(
-        new_model(), stream(), 5, 1e-3, decay=0.3, on_step=lambda step, loss: seen.append((step, loss.item()))
+        new_model(), STREAM, 5, 1e-3, decay=0.3, on_step=lambda step, loss: seen.append((step, loss.item()))
     )
     assert seen == list(enumerate(losses))
 
@@ -87,37 +64,37 @@ def rate_of(optimizer) -> float:
     return rate
 
 
-def test_the_learning_rate_is_constant_and_then_falls_to_zero(stream, monkeypatch):
+def test_the_learning_rate_is_constant_and_then_falls_to_zero(monkeypatch):
     rates = []
     step = torch.optim.AdamW.step
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: (rates.append(rate_of(self)), step(self))[1])
-    train(new_model(), stream(), 10, 1e-3, decay=0.5)
+    train(new_model(), STREAM, 10, 1e-3, decay=0.5)
     assert rates[:6] == [1e-3] * 6 and rates[-1] == pytest.approx(0.2e-3)
     assert np.allclose(np.diff(rates[5:]), -0.2e-3)
     rates.clear()
-    train(new_model(), stream(), 10, 1e-3, decay=0.0)
+    train(new_model(), STREAM, 10, 1e-3, decay=0.0)
     assert rates == [1e-3] * 10
 
 
 def test_dropout_is_on_and_another_in_every_step():
     model = new_model(dropout=0.5).eval()
-    losses = train(model, SimpleNamespace(next_batch=one_batch), 4, lr=0.0, decay=0.3)
+    losses = train(model, STREAM, 4, lr=0.0, decay=0.3)
     assert len(set(losses)) == 4, (
         f"with a rate of 0 only dropout can change the loss, and it did not: {losses}"
     )
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_says_what_to_lower(stream):
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_what_to_lower():
     model = new_model()
     with torch.no_grad():
         model.transformer.wte.weight.fill_(math.nan)
     says = in_our_words(train, r"step 0: the loss is nan.*; lower lr=0\.001", "0.*nan")
     with pytest.raises(FloatingPointError, match=says):
-        train(model, stream(), 3, 1e-3, decay=0.3)
+        train(model, STREAM, 3, 1e-3, decay=0.3)
 
 
-def test_no_steps_are_no_losses(stream):
-    assert train(new_model(), stream(), 0, 1e-3, decay=0.3) == []
+def test_no_steps_are_no_losses():
+    assert train(new_model(), STREAM, 0, 1e-3, decay=0.3) == []
 
 
 def test_modules_for_training_need_no_tokenizer():

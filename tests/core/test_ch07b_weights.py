@@ -1,16 +1,9 @@
 import json
 
 import torch
+from small_model import new_model
 
-from nanogpt.model import GPT, GPTConfig
 from nanogpt.weights import load_model, save_model
-
-CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
-
-
-def new_model(seed=0, **changes) -> GPT:
-    config = GPTConfig(**{**vars(CONFIG), **changes})
-    return GPT(config, generator=torch.Generator().manual_seed(seed))
 
 
 def test_a_model_survives_the_disk(tmp_path):
@@ -46,12 +39,7 @@ def test_a_padded_vocabulary_is_kept(tmp_path):
 
 
 def test_a_compiled_model_is_saved_as_the_model_itself(tmp_path):
-    import torch
-
-    from nanogpt.model import GPT, GPTConfig
-    from nanogpt.weights import load_model, save_model
-
-    model = GPT(GPTConfig(block_size=8, vocab_size=20, n_layer=1, n_head=2, n_embd=8))
+    model = new_model()
     save_model(torch.compile(model), tmp_path)
     loaded = load_model(tmp_path).state_dict()
     assert all(torch.equal(p, loaded[name]) for name, p in model.state_dict().items())

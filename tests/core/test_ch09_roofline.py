@@ -16,17 +16,13 @@ from nanogpt.labs.roofline.clock import (
     gain_of,
     matmul_flops,
     measure,
-    measure_roofline,
     timings,
 )
 from nanogpt.labs.roofline.sheets import PEAKS, peak_of
 from nanogpt.model import mfu
 
 CPU = torch.device("cpu")
-gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 @pytest.fixture
@@ -60,26 +56,9 @@ def test_measure_waits_for_the_queue_and_leaves_the_warm_up_out(device):
     assert device.calls == 7
 
 
-def test_unless_told_otherwise_twenty_calls_count_and_three_do_not(device):
-    assert len(measure(queue_seconds(device, [1.0] * 23), CPU).times) == 20
-    assert device.calls == 23
-
-
-def test_an_outlier_moves_neither_the_median_nor_the_quartiles(device):
-    quiet = measure(queue_seconds(device, [1.0] * 20), CPU, repeats=20, warmup=0)
-    noisy = measure(queue_seconds(device, [1.0] * 19 + [1000.0]), CPU, repeats=20, warmup=0)
-    assert (quiet.q1, quiet.median, quiet.q3) == (noisy.q1, noisy.median, noisy.q3) == (1.0, 1.0, 1.0)
-    assert max(noisy.times) == 1000.0
-
-
 def test_work_queued_before_is_not_charged(device):
     device.queued = 77.0
     assert timings(queue_seconds(device, [1.0, 2.0]), CPU, repeats=2) == [1.0, 2.0]
-
-
-def test_one_repeat_is_refused():
-    with pytest.raises(ValueError, match="repeats=1"):
-        measure(lambda: None, CPU, repeats=1)
 
 
 # Which of two is faster
@@ -194,25 +173,6 @@ def test_measuring_draws_no_global_random_number_and_leaves_the_tf32_switch_alon
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-@pytest.mark.parametrize("name, setting", [("tf32", "high"), ("float32", "highest")])
-def test_tf32_is_on_for_tf32_only(monkeypatch, name, setting):
-    seen = []
-
-    def fake(call, device, repeats):
-        seen.append((torch.get_float32_matmul_precision(), call().dtype))
-        return instruments.Timing(1.0, 1.0, 1.0, (1.0,))
-
-    monkeypatch.setattr(instruments, "measure", fake)
-    matmul_flops(CPU, name, 8)
-    assert seen == [(setting, torch.float32)]
-
-
-def test_the_machine_s_roofline_holds_each_format_once(monkeypatch):
-    monkeypatch.setattr(instruments, "matmul_flops", lambda device, name, n: float(len(name)))
-    monkeypatch.setattr(instruments, "copy_bandwidth", lambda device, mebibytes: 7.0)
-    assert measure_roofline(CPU) == Roofline("cpu", {"float32": 7.0, "bfloat16": 8.0}, 7.0)
-
-
 @pytest.mark.parametrize(
     "capability, hip, formats",
     [
@@ -233,13 +193,7 @@ def test_what_a_gpu_multiplies(monkeypatch, capability, hip, formats):
 def test_the_roofline_is_the_lower_of_two_limits():
     machine = Roofline("x", {"float32": 100.0, "bfloat16": 400.0}, bandwidth=10.0)
     assert machine.ridge() == 10 and machine.ridge("bfloat16") == 40
-    for flops, nbytes, reached in [
-        (1000, 1, 100),
-        (2000, 100, 100),
-        (1000, 100, 100),
-        (500, 100, 50),
-        (1, 1000, 0.01),
-    ]:
+    for flops, nbytes, reached in [(1000, 1, 100), (1000, 100, 100), (500, 100, 50), (1, 1000, 0.01)]:
         assert machine.seconds(flops, nbytes) == pytest.approx(flops / reached)
     assert machine.seconds(2000, 100, "bfloat16") == pytest.approx(2000 / 200)
 
@@ -250,26 +204,14 @@ def test_the_roofline_is_the_lower_of_two_limits():
 @pytest.mark.parametrize(
     "name, half, bandwidth",
     [
-        ("NVIDIA B200", 2250, 8000),
-        ("NVIDIA H200", 989.4, 4800),
         ("NVIDIA H100 80GB HBM3", 989.4, 3350),
         ("NVIDIA H100 PCIe", 756, 2000),
         ("NVIDIA A100-SXM4-80GB", 312, 2039),
         ("NVIDIA A100-PCIE-40GB", 312, 1555),
         ("NVIDIA A10", 125, 600),
-        ("NVIDIA L40S", 362, 864),
-        ("NVIDIA L4", 121, 300),
-        ("NVIDIA RTX A6000", 154.8, 768),
-        ("NVIDIA A800-SXM4-80GB", 312, 2039),
-        ("NVIDIA A800 80GB PCIe", 312, 1935),
-        ("NVIDIA H800", 989.4, 3350),
         ("NVIDIA GeForce RTX 4070 SUPER", 71, 504),
         ("Tesla V100S-PCIE-32GB", 130, 1134),
-        ("Tesla V100-PCIE-32GB", 112, 900),
-        ("Tesla V100-SXM2-16GB", 125, 900),
         ("Tesla T4", 65, 320),
-        ("NVIDIA GeForce RTX 5090", 209.5, 1792),
-        ("NVIDIA GeForce RTX 4090", 165.2, 1008),
         ("A100-80GB", 312, 2039),  # the table's own name
     ],
 )
@@ -278,29 +220,15 @@ def test_peaks_are_found_by_the_name_the_driver_gives(name, half, bandwidth):
     assert (peak.half, peak.bandwidth) == (half, bandwidth)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA GeForce RTX 4090 D",
-        "NVIDIA GeForce RTX 3090 Ti",
-        "NVIDIA GH200 480GB",
-        "NVIDIA H100 NVL",
-        "NVIDIA A10G",
-        "NVIDIA GeForce RTX 4070",
-        "NVIDIA GeForce RTX 4070 Ti SUPER",
-        "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
-        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
-        "NVIDIA H200 NVL",
-        "NVIDIA H800 PCIe",
-        "NVIDIA RTX A6000 Laptop GPU",
-        "NVIDIA GeForce GTX 1080",
-        "NVIDIA T400",
-        "",
-    ],
-)
+OTHERS = "RTX 4090 Laptop GPU, RTX 4090 D, RTX 3090 Ti, RTX 4070, RTX 4070 Ti SUPER, GTX 1080"
+OTHERS = [f"GeForce {name}" for name in OTHERS.split(", ")]
+OTHERS += ["GH200 480GB", "H100 NVL", "A10G", "A100-SXM4-80GB MIG 1g.10gb", "H100 80GB HBM3 MIG 3g.40gb"]
+OTHERS += ["H200 NVL", "H800 PCIe", "RTX A6000 Laptop GPU", "T400", ""]
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_another_card_never_gets_these_figures(name):
-    assert peak_of(name) is None
+    assert peak_of(f"NVIDIA {name}") is None
 
 
 def test_data_sheets_agree_with_themselves():

@@ -42,7 +42,7 @@ def test_levels_rise_and_fall_and_end_at_what_is_kept():
 
 @pytest.mark.parametrize("flash", [True, False], ids=["flash", "manual"])
 @pytest.mark.parametrize("held", [True, False], ids=["logits held", "logits let go"])
-@pytest.mark.parametrize(("B", "T", "vocab_size"), [(8, 64, 1024), (2, 32, 512)])
+@pytest.mark.parametrize(("B", "T", "vocab_size"), [(2, 32, 512)])
 def test_the_peak_of_a_step_is_activations_and_tables_of_the_loss(flash, held, B, T, vocab_size):
     """The gradients of the log-probabilities and of the logits meet in the loss's backward pass; logits, if held."""
     config = GPTConfig(64, vocab_size, n_layer=4, n_head=4, n_embd=64, flash=flash)

@@ -54,9 +54,7 @@ def test_a_schedule_begins_with_the_warm_up_and_ends_at_the_minimum(schedule):
     steps, warmup, minimum, _, factors = schedule
     assert all(factor <= (i + 1) / max(1, warmup) + 1e-12 for i, factor in enumerate(factors))
     if warmup < steps:
-        assert factors[steps:] == pytest.approx([minimum] * 6), (
-            "after the last step it is at the minimum, and stays"
-        )
+        assert factors[steps:] == pytest.approx([minimum] * 6)
 
 
 @settings(max_examples=50, deadline=None)
@@ -67,11 +65,6 @@ def test_between_warm_up_and_fall_the_factor_is_one(steps, warmup, minimum, deca
     if 0 < warmup < steps:
         assert cosine(warmup - 1, steps, warmup=warmup, minimum=minimum) == 1
     assert cosine(50, 90, warmup=10, minimum=minimum) == pytest.approx((1 + minimum) / 2)
-
-
-def test_no_decay_of_the_rate_is_a_constant():
-    assert {wsd(i, 50, decay=0.0) for i in range(50)} == {1.0}
-    assert {cosine(i, 50, minimum=1.0) for i in range(60)} == {1.0}
 
 
 def test_the_cosine_is_that_of_a_published_log():
@@ -96,9 +89,7 @@ def test_groups_hold_every_parameter_once_the_tied_one_too_and_by_dimension(bias
     model = new_model(bias=bias)
     decayed, rest = decay_groups(model, 0.1)
     held = [id(p) for p in decayed["params"] + rest["params"]]
-    assert sorted(held) == sorted({id(p) for p in model.parameters()}), (
-        "a parameter is in no group, or in two"
-    )
+    assert sorted(held) == sorted({id(p) for p in model.parameters()})
     assert {p.dim() for p in decayed["params"]} == {2} and {p.dim() for p in rest["params"]} == {1}
     assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
     assert sum(p is model.lm_head.weight for p in decayed["params"]) == 1
@@ -132,25 +123,20 @@ def test_without_a_gradient_a_matrix_shrinks_and_a_gain_does_not(precision):
     assert torch.equal(gain, torch.ones_like(gain))
 
 
-def test_the_optimizer_is_fused_and_has_the_options_it_was_given():
-    optimizer = make_optimizer(new_model(), 3e-4, betas=(0.8, 0.9), weight_decay=0.2)
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
-    for group in optimizer.param_groups:
-        assert group["fused"] and group["betas"] == (0.8, 0.9) and group["lr"] == 3e-4
-
-
-def test_fused_gives_the_numbers_of_the_plain_optimizer():
-    fused, plain = new_model(), new_model()
+def test_the_optimizer_is_fused_and_gives_the_numbers_of_the_plain_one():
+    ours, plain = new_model(), new_model()
+    groups = decay_groups(plain, 0.01)
     optimizers = (
-        make_optimizer(fused, 1e-2),
-        torch.optim.AdamW(decay_groups(plain, 0.01), lr=1e-2, betas=(0.9, 0.98), foreach=False),
+        make_optimizer(ours, 1e-2),
+        torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.98), foreach=False),
     )
-    for _ in range(5):
-        for p, q in zip(fused.parameters(), plain.parameters()):
-            p.grad = q.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel()))
+    assert all(group["fused"] for group in optimizers[0].param_groups)
+    for step in range(5):  # each with another gradient: of equal ones every average is the same
+        for p, q in zip(ours.parameters(), plain.parameters()):
+            p.grad = q.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(step + p.numel()))
         for optimizer in optimizers:
             optimizer.step()
-    assert all(torch.allclose(p, q, atol=1e-6) for p, q in zip(fused.parameters(), plain.parameters()))
+    assert all(torch.allclose(p, q, atol=1e-6) for p, q in zip(ours.parameters(), plain.parameters()))
 
 
 # Accumulation
@@ -170,19 +156,11 @@ def by_train_step(parts, model, clip=None):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def by_loop(parts, model, divide: bool):
-    """The two bugs: losses added up, or their mean taken."""
-    model.zero_grad()
-    for x, y in parts:
-        (model(x, y)[1] / (len(parts) if divide else 1)).backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
 def apart(g, whole) -> float:
     return ((g - whole).norm() / whole.norm()).item()
 
 
-counted = st.lists(st.integers(1, 8), min_size=1, max_size=8)
+counted = st.lists(st.integers(0, 8), min_size=1, max_size=8).filter(any)  # a part may have none
 
 
 @settings(max_examples=30, deadline=None)
@@ -198,18 +176,6 @@ def test_micro_batches_have_the_large_batchs_gradient_however_it_is_cut(counts, 
     assert loss.item() == pytest.approx(x_loss.item(), rel=1e-5)
 
 
-def test_the_law_catches_the_forgotten_division_and_the_mean_of_means():
-    model = new_model()
-    for counts, sums, means in (([8, 8, 8, 8], 3.0, 0.0), ([8, 8, 1, 1], None, 0.2)):
-        x, y = batch(counts)
-        parts, whole = list(zip(x.split(1), y.split(1))), by_train_step([(x, y)], model)
-        if sums:
-            assert apart(by_loop(parts, model, divide=False), whole) == pytest.approx(sums, rel=1e-3)
-        wrong = apart(by_loop(parts, model, divide=True), whole)
-        assert wrong > means if means else wrong < 1e-5, "equal counts hide the bug, unequal ones show it"
-        assert apart(by_train_step(parts, model), whole) < 1e-5
-
-
 # Clipping
 
 
@@ -223,16 +189,6 @@ def test_clipping_keeps_the_direction_and_bounds_the_length(clip, seed):
     assert apart(clipped, expected) < 1e-4, (
         "one factor for all tensors, and none for a gradient that is short enough"
     )
-
-
-def test_a_gradient_that_is_longer_by_a_factor_is_clipped_to_the_same():
-    model, parts = new_model(), [batch([8, 8])]
-    once = by_train_step(parts, model, clip=0.01)
-    hooks = [p.register_hook(lambda grad: 50 * grad) for p in model.parameters()]
-    longer = by_train_step(parts, model, clip=0.01)
-    for hook in hooks:
-        hook.remove()
-    assert apart(longer, once) < 1e-4
 
 
 def test_the_update_of_bf16_masters_is_compiled_on_request_and_fused_can_be_left_out():

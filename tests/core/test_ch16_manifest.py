@@ -4,9 +4,10 @@ import json
 import random
 
 import pytest
+from small_shards import write_corpus, write_documents
 
 from nanogpt.data import BatchStream, DocumentStream
-from nanogpt.labs.corpora.stories import ensure_corpus, stories
+from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.shards import (
     check_shards,
     file_sha256,
@@ -18,35 +19,6 @@ from nanogpt.shards import (
     shard_header,
     write_shard,
 )
-from nanogpt.tokenizer import BPETokenizer
-
-EOT = 50256
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> BPETokenizer:
-    return BPETokenizer.train((story.text for story in stories(300)), 400)
-
-
-def write_documents(folder, shards: list[list[int]]) -> list:
-    """Shards of documents with the given lengths; apart from EOT no two tokens are equal."""
-    paths, unique = [], iter(range(50_000))
-    for i, lengths in enumerate(shards):
-        tokens = [t for n in lengths for t in (EOT, *(next(unique) for _ in range(n - 1)))]
-        write_shard(folder / f"train_{i:06d}.bin", tokens)
-        paths.append(folder / f"train_{i:06d}.bin")
-    return paths
-
-
-def write_corpus(folder, tokenizer, **lengths: list[int]) -> dict:
-    """A folder with one shard a split, of documents of these lengths, and its manifest, which is returned."""
-    splits = {}
-    for split, documents in lengths.items():
-        path = folder / f"{split}_000000.bin"
-        write_shard(path, [t for n in documents for t in (tokenizer.eot, *range(n - 1))])
-        listed = {"file": path.name, "tokens": sum(documents), "sha256": file_sha256(path)}
-        splits[split] = {"tokens": sum(documents), "shards": [listed]}
-    return save_manifest(folder, {"source": "", **identity(tokenizer), "splits": splits})
 
 
 def test_manifest_guards_shards(tmp_path, tokenizer):
@@ -86,25 +58,20 @@ def drop(manifest, *keys):
     [
         (lambda m: m.update(eot=7), "its own hash"),
         (lambda m: m.update(eot=400), "eot or vocab_size"),
-        (lambda m: m.update(eot=-1), "eot or vocab_size"),
         (lambda m: m.update(vocab_size=100_000), "eot or vocab_size"),
         (lambda m: m.update(fingerprint=None), "source or fingerprint"),
         (lambda m: m["splits"].update(valid=m["splits"].pop("val")), "a split's name"),
         (lambda m: m["splits"]["train"]["shards"][0].update(file="../elsewhere.bin"), "a file's name"),
-        (lambda m: m["splits"]["train"]["shards"][0].update(file="/etc/passwd"), "a file's name"),
         (
             lambda m: m["splits"]["train"]["shards"].append(m["splits"]["train"]["shards"][0]),
             "a file listed twice",
         ),
         (lambda m: m["splits"]["train"]["shards"].clear(), "a sum of tokens"),
-        (lambda m: m["splits"]["train"].update(tokens=9650), "a sum of tokens"),
         (lambda m: m["splits"]["train"]["shards"][0].update(tokens=True), "a file's tokens"),
         (lambda m: drop(m, "eot"), "no 'eot'"),
-        (lambda m: drop(m, "splits", "val", "tokens"), "no 'tokens'"),
         (lambda m: drop(m, "splits", "val", "shards", 0, "sha256"), "no 'sha256'"),
         (lambda m: m["splits"]["val"]["shards"][0].update(sha256=""), "a file's hash"),
         (lambda m: m.update(splits=[]), "not in a manifest's form"),
-        (lambda m: m["splits"].update(val=None), "not in a manifest's form"),
     ],
 )
 def test_a_wrong_manifest_is_one_sentence_even_when_it_is_sealed_again(tmp_path, tokenizer, harm, fault):
@@ -130,12 +97,6 @@ def test_no_changed_byte_of_a_manifest_is_taken_for_another_truth(tmp_path, toke
             assert load_manifest(tmp_path) == manifest, (at, byte)
         except ValueError as error:
             assert "manifest.json is damaged" in str(error)
-
-
-def test_what_cannot_be_right_is_not_written(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match=r"cannot be right \(no 'splits'\)"):
-        save_manifest(tmp_path, {"source": "", **identity(tokenizer)})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stream_reads_one_folder_and_what_its_manifest_lists(tmp_path, tokenizer):
@@ -199,7 +160,9 @@ def test_a_state_knows_its_shards_by_the_manifest_or_by_their_bytes(tmp_path, to
     assert BatchStream([path], 1, 5).state_dict() == state
 
 
-def test_a_shard_without_tokens_or_with_too_many_is_refused(tmp_path):
+def test_what_cannot_be_right_is_not_written(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="no 'splits'"):
+        save_manifest(tmp_path, {"source": "", **identity(tokenizer)})
     with pytest.raises(ValueError, match="1 to 2,147,483,647"):
         write_shard(tmp_path / "x.bin", [])
     assert list(tmp_path.iterdir()) == []
@@ -209,5 +172,5 @@ def test_a_shard_without_tokens_or_with_too_many_is_refused(tmp_path):
 
 def test_shards_without_a_beginning_are_one_clear_error(tmp_path):
     write_shard(tmp_path / "train_000000.bin", [1, 2, 3])
-    with pytest.raises(ValueError, match="no document begins in these shards"):
+    with pytest.raises(ValueError, match="no document begins"):
         DocumentStream([tmp_path / "train_000000.bin"], 1, 2).next_batch()

@@ -5,17 +5,10 @@ import struct
 import pytest
 import torch
 from safetensors.torch import load, save
+from small_model import new_model
 from wording import in_our_words
 
-from nanogpt.model import GPT, GPTConfig
 from nanogpt.weights import digest, load_model, read_unchanged, save_model
-
-CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
-
-
-def new_model(seed=0, **changes) -> GPT:
-    config = GPTConfig(**{**vars(CONFIG), **changes})
-    return GPT(config, generator=torch.Generator().manual_seed(seed))
 
 
 def test_loading_draws_no_random_numbers(tmp_path):

@@ -8,31 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_run import COMPUTING, WRITING, lines, run_in_child, small, weights, write_text
+from small_run import COMPUTING, WRITING, lines, run_in_child, weights, write_text
 
 from nanogpt import build, checkpoint
 from nanogpt.config import Data, Model
 from nanogpt.labs.formats.hf import to_hf
-from nanogpt.labs.plan import dryrun
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.trainer import build_run, learning_rate, one_step, resume
 from nanogpt.weights import load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("trainer")
-    write_text(folder / "text.txt", paragraphs=60)
-    return folder
-
-
-@pytest.fixture
-def config(folder, tmp_path):
-    return partial(
-        small, folder, run_dir=str(tmp_path / "run"), train_max_steps=12, eval_every=0, eval_sample_every=0
-    )
 
 
 def losses(run, n: int) -> list[float]:
@@ -62,8 +47,6 @@ def test_a_resumed_run_is_the_one_that_was_saved(config, dtype):
     assert again.state_dict().keys() == run.state_dict().keys()
     assert (again.step, again.updates, again.notes) == (3, run.updates, run.notes), "counts or notes differ"
     after = losses(again, 8)
-    again = resumed(config(train_dtype=dtype))
-    assert losses(again, 8) == after, "two resumptions of one checkpoint differ"
     whole = build_run(config(train_dtype=dtype, run_dir="none"))
     assert losses(whole, 11)[3:] == after, "the resumed run has other losses than the one that went on"
     assert config().model.dropout > 0, "without dropout nothing is random, and this says nothing"
@@ -149,14 +132,10 @@ def test_init_from_begins_with_those_weights(config, tmp_path):
     first = saved(config())
     run = build_run(replace(config(model_dropout=0.0), init_from=str(checkpoint.latest(first.folder))))
     other = load_model(checkpoint.latest(first.folder))
-    assert all(map(torch.equal, run.model.state_dict().values(), other.state_dict().values())), (
-        "other weights"
-    )
+    assert all(map(torch.equal, run.model.state_dict().values(), other.state_dict().values()))
     assert run.model.config.dropout == 0.0, "dropout is this run's to choose"
     newest = build_run(replace(config(), init_from=str(first.folder)))
-    assert all(map(torch.equal, newest.model.parameters(), other.parameters())), (
-        "a run's folder is its newest"
-    )
+    assert all(map(torch.equal, newest.model.parameters(), other.parameters()))
     with pytest.raises(ValueError, match=r"context of 16; the run needs model.block_size=32"):
         build_run(
             replace(
@@ -182,17 +161,10 @@ def test_init_from_of_another_vocabulary_is_refused(config, tmp_path):
         build_run(replace(config(**there), init_from=str(checkpoint.latest(first.folder))))
 
 
-def test_a_bias_that_init_from_does_not_have_is_refused_as_well(config):
-    first = checkpoint.latest(saved(config()).folder)
-    with pytest.raises(ValueError, match=r"has bias=True; leave out model\.bias=False"):
-        build_run(replace(config(model_bias=False), init_from=str(first)))
-
-
-@pytest.mark.parametrize("key, value", [("n_layer", 2), ("n_head", 4), ("n_embd", 32)])
+@pytest.mark.parametrize("key, value", [("n_layer", 2), ("n_head", 4), ("n_embd", 32), ("bias", False)])
 def test_init_from_brings_its_own_shape_and_another_one_that_was_asked_for_is_refused(config, key, value):
     first = checkpoint.latest(saved(config()).folder)
-    text = rf"init_from=.* has {key}=\d+; leave out model.{key}={value}"
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=f"model.{key}={value}"):
         build_run(replace(config(**{f"model_{key}": value}), init_from=str(first)))
     default = getattr(Model, key)  # nobody asked for it
     plain = Model(dropout=0.1, block_size=16)
@@ -227,16 +199,6 @@ def test_a_model_with_another_number_of_tokens_is_refused(config, tmp_path, toke
             build_run(begins)
 
 
-@pytest.mark.parametrize("place", ["", "best"])
-def test_a_dry_run_finds_the_model_as_the_run_does(config, place):
-    run = saved(config())
-    (run.folder / "metrics.jsonl").write_text('{"step": 3, "val_loss": 1.0}\n')
-    begins = replace(config(), model=Model(block_size=16), init_from=str(run.folder / place))
-    assert dryrun.shape_of(begins, 280).n_layer == 1, "not the shape of init_from"
-    with pytest.raises(ValueError, match=r"has n_layer=1; leave out model.n_layer=7"):
-        dryrun.shape_of(replace(begins, model=Model(n_layer=7, block_size=16)), 280)
-
-
 def test_the_line_of_the_last_step_keeps_its_validation(config):
     """It is written after its checkpoint, which does not know of it."""
     run, path = saved(config()), Path(config().run.dir) / "metrics.jsonl"
@@ -269,13 +231,11 @@ def test_the_learning_rate_is_that_of_the_configured_schedule(config):
     assert rate["constant"](11) == 1e-2 > rate["wsd"](11) > 0
     assert 1e-3 < rate["cosine"](11) < rate["cosine"](6) < 1e-2, "the cosine does not fall towards a tenth"
     run = build_run(config())
-    assert [one_step(run)["lr"] for _ in range(4)] == [rate["cosine"](n) for n in range(4)], (
-        "a step has another rate"
-    )
+    assert [one_step(run)["lr"] for _ in range(4)] == [rate["cosine"](n) for n in range(4)]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot fork")
-@pytest.mark.parametrize("among, die_at", [(COMPUTING, 9), (COMPUTING, 20), (WRITING, 12), (WRITING, 31)])
+@pytest.mark.parametrize("among, die_at", [(COMPUTING, 20), (WRITING, 31)])
 def test_a_run_from_a_file_that_is_killed_goes_on_bit_for_bit(config, tmp_path, among, die_at):
     killed, whole = (
         config(run_dir=str(tmp_path / name), eval_every=5, eval_sample_every=6)

@@ -1,15 +1,15 @@
 """The step: what counts, what is left out, and that no look changes it; a step's line; the command `train`."""
 
 import math
+import os
 import signal
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from small_run import lines, losses, poisoned_steps, small, write_text
+from small_run import lines, losses
 from written_run import a_run
 
 from nanogpt import checkpoint, trainer
@@ -22,27 +22,6 @@ from nanogpt.precision import LossScaler
 from nanogpt.shards import read_shard
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("trainer")
-    write_text(folder / "text.txt", paragraphs=60)
-    return folder
-
-
-@pytest.fixture
-def config(folder, tmp_path):
-    """A run of 12 steps without anything on the way."""
-    return partial(
-        small, folder, run_dir=str(tmp_path / "run"), train_max_steps=12, eval_every=0, eval_sample_every=0
-    )
-
-
-@pytest.fixture
-def poison(monkeypatch):
-    """poison({5: math.nan}): the fifth step that the process makes has such a loss."""
-    return partial(poisoned_steps, monkeypatch)
 
 
 # Looks
@@ -73,13 +52,25 @@ def test_nothing_draws_from_the_generators_that_are_not_saved(config):
     )
 
 
-@pytest.mark.slow
-def test_micro_batches_are_accumulated(config, tmp_path):
-    trainer.train_config(config(model_dropout=0.0))
-    trainer.train_config(config(model_dropout=0.0, run_dir=str(tmp_path / "one"), train_micro_batch=12))
-    assert np.allclose(losses(tmp_path / "run"), losses(tmp_path / "one"), atol=1e-4), (
-        "three micro-batches of 4 rows are not one of 12"
-    )
+@pytest.mark.skipif(os.name == "nt", reason="Windows gives an open file no number")
+def test_the_lines_of_steps_are_on_the_disk_before_the_checkpoint_behind_them(config, monkeypatch):
+    """Else a power cut could leave a checkpoint to go on with, and the lines before it lost."""
+    flushed, named, fsync, rename = {}, [], os.fsync, os.rename
+
+    def note_fsync(number):
+        flushed[os.fstat(number).st_ino] = os.fstat(number).st_size
+        fsync(number)
+
+    def note_rename(aside, path):
+        metrics = (Path(path).parent / "metrics.jsonl").stat()
+        named.append((Path(path).name, flushed.get(metrics.st_ino) == metrics.st_size > 0))
+        rename(aside, path)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    trainer.train_config(config())
+    checkpoints = {name: behind for name, behind in named if name.startswith("step_")}
+    assert checkpoints == {f"step_{step:06d}": True for step in (4, 8, 12)}
 
 
 # Steps that are not taken
@@ -139,15 +130,6 @@ def test_the_step_line_is_llmc_s():
     )
 
 
-def test_the_step_line_shows_what_is_missing_and_what_is_more():
-    assert step_line({"step": 7, "loss": None, "norm": None, "loss_z": None, "skipped": "not finite"}, 9) == (
-        "step     7/9 | loss nan | norm nan | skipped: not finite"
-    )
-    assert step_line({"step": 9, "loss": 1.0, "norm": 1.0, "val_loss": 1.25}, 9).endswith(
-        "| val loss 1.250000"
-    )
-
-
 # The command
 
 
@@ -160,26 +142,21 @@ def test_the_command_trains_and_its_faults_are_one_line(config, tmp_path, capsys
     path = written(tmp_path / "c.yaml", config())
     assert main(["train", path, "train.max_steps=4"]) == 0 and len(lines(tmp_path / "run")) == 4
     capsys.readouterr()
-    for fault in (
-        ["train.max_step=4"],
-        ["run.seed=1"],
-        ["run.device=tpu"],
-        ["train.dtype=tf32"],
-        ["--depth", "0"],
-    ):
+    for fault in (["train.max_step=4"], ["run.seed=1"], ["train.dtype=tf32"], ["--depth", "0"]):
         assert main(["train", path, *fault]) == 2, f"{fault} is accepted"
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and len(said) < 250, said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_after_a_signal_the_exit_code_is_the_shells(config, tmp_path, monkeypatch, number, capsys):
+def test_after_a_signal_the_exit_code_is_the_shells(config, tmp_path, monkeypatch):
     """A loop over seeds stops at it, and `train && eval` does not evaluate half a run. The checkpoint is there."""
     one_step, path = trainer.one_step, written(tmp_path / "c.yaml", config())
     monkeypatch.setattr(
-        trainer, "one_step", lambda run: (run.step == 4 and signal.raise_signal(number)) or one_step(run)
+        trainer,
+        "one_step",
+        lambda run: (run.step == 4 and signal.raise_signal(signal.SIGTERM)) or one_step(run),
     )
-    assert main(["train", path]) == 128 + number
+    assert main(["train", path]) == 128 + signal.SIGTERM
     assert checkpoint.latest(config().run.dir).name == "step_000005"
     monkeypatch.undo()
     (Path(config().run.dir) / "stop").touch()
@@ -196,14 +173,6 @@ def test_tinyshakespeare_trains_by_one_command_without_gpt2s_vocabulary(
     call = ["train", "shakespeare", f"data.source={tinyshakespeare}", "train.max_steps=3", "run.log_every=1"]
     assert main([*call, "optim.warmup=1", "eval.tokens=2000", "run.device=cpu"]) == 0
     assert len(lines(tmp_path / "runs/shakespeare")) == 3
-
-
-def test_a_mistake_is_one_line_of_the_command_and_exit_code_2(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", "tiny", "optim.lrr=1e-3"]) == 2
-    assert (
-        capsys.readouterr().err == "train: command line: there is no key optim.lrr; did you mean optim.lr?\n"
-    )
 
 
 @pytest.mark.slow
@@ -228,11 +197,3 @@ def test_help_lists_every_key_with_its_meaning(capsys):
     lines = {line.partition("=")[0].strip(): line for line in said.splitlines() if line.startswith("  ")}
     mute = [key for key in keys() if "  " not in lines[key].strip()]
     assert not mute, f"keys without a meaning: {', '.join(mute)}"
-    assert "\n  optim.clip=1.0  the longest gradient; null clips none\n" in said
-
-
-def test_a_forgotten_configuration_is_named_and_overrides_are_not(capsys):
-    assert main(["train"]) == 2
-    assert capsys.readouterr().err == (
-        "train: the following arguments are required: config (python -m nanogpt train --help)\n"
-    )

@@ -3,11 +3,10 @@
 import os
 import signal
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from small_run import lines, small, stopped_after, write_text
+from small_run import lines, small, stopped_after
 
 from nanogpt import checkpoint, trainer
 from nanogpt.trainer import exit_code
@@ -16,13 +15,6 @@ pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="no SIGTERM to itself on Windows"),
     pytest.mark.usefixtures("one_thread"),
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("stopping")
-    write_text(folder / "text.txt", paragraphs=60)
-    return folder
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])

@@ -3,37 +3,21 @@
 import os
 import random
 import resource
-import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from small_run import COMPUTING, WRITING, lines, run_in_child, small, weights, write_text
-from wording import in_our_words
+from small_run import COMPUTING, WRITING, lines, run_in_child, small, stopped_after, weights, write_text
 
-from nanogpt import checkpoint, trainer
-from nanogpt.build import ensure_data
+from nanogpt import trainer
 from nanogpt.cli import outcome
-from nanogpt.config import config_dict
 from nanogpt.files import alone_in
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows"),
     pytest.mark.usefixtures("one_thread"),
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """With a text, and the shards made of it by the first run."""
-    folder = tmp_path_factory.mktemp("faults")
-    write_text(folder / "text.txt", paragraphs=60)  # an epoch ends within 15 steps
-    return folder
 
 
 def killed_until_done(config, kills: list, dice: random.Random, events: list[str]) -> None:
@@ -110,103 +94,41 @@ def test_on_a_gpu_the_same_run_twice_and_a_killed_one_end_alike(tmp_path, dtype,
 # A checkpoint that is not what was written
 
 
-@pytest.fixture(scope="module")
-def half(folder) -> Path:
-    """A run that was asked to stop after 8 of 12 steps, with checkpoints of steps 4 and 8."""
-    config = small(
-        folder, run_dir=str(folder / "half"), train_max_steps=12, eval_every=0, eval_sample_every=0
-    )
-    (folder / "half").mkdir()
-    one_step = trainer.one_step
-
-    def stopping(run):
-        if run.step == 7:
-            (run.folder / "stop").touch()
-        return one_step(run)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "one_step", stopping)
-        assert trainer.train_config(config).step == 8, "the file `stop` did not end the run after its step"
-    return Path(config.run.dir)
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def test_a_run_goes_on_from_the_checkpoint_before_the_damaged_one_to_the_same_end(folder, half, capsys):
-    whole = small(
-        folder, run_dir=str(folder / "twelve"), train_max_steps=12, eval_every=0, eval_sample_every=0
-    )
-    trainer.train_config(whole)
-    config = small(
-        folder, run_dir=str(folder / "mended"), train_max_steps=12, eval_every=0, eval_sample_every=0
-    )
-    run = Path(shutil.copytree(half, config.run.dir))
-    flip(run / "step_000008" / "state.safetensors")
+def test_a_run_goes_on_from_the_checkpoint_before_the_damaged_one_to_the_same_end(
+    config, tmp_path, monkeypatch, capsys
+):
+    trainer.train_config(whole := config(run_dir=str(tmp_path / "whole")))
+    stopped_after(config(), 8, monkeypatch)
+    run = Path(config().run.dir)
+    os.truncate(run / "step_000008" / "state.safetensors", 100)
     (run / ".step_000012.tmp").mkdir()  # what a kill within a write leaves
-    trainer.train_config(config)
+    trainer.train_config(config())
     told = capsys.readouterr().out
     assert "step_000008 is damaged" in told and "going on after step 4" in told, f"it does not say so: {told}"
     assert lines(run) == lines(whole.run.dir) and weights(run) == weights(whole.run.dir), "another end"
     assert not list(run.glob(".step*")), "what was half written is left behind"
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again_over_them(folder, half, tmp_path):
-    run = Path(shutil.copytree(half, tmp_path / "run"))
-    for path in checkpoint.checkpoints(run):
-        flip(path / "model.safetensors")
-    before = sorted(path.name for path in run.rglob("*"))
-    says = in_our_words(checkpoint.latest, r"no checkpoint in .* is whole; move them away", str(run))
-    with pytest.raises(ValueError, match=says):
-        trainer.train_config(small(folder, run_dir=str(run)))
-    assert sorted(path.name for path in run.rglob("*")) == before, "something was deleted or written"
-
-
 # No room
 
 
-def test_a_file_size_limit_ends_the_run_with_one_sentence(folder, tmp_path, capsys):
-    config = small(folder, run_dir=str(tmp_path / "run"), eval_every=0, eval_sample_every=0)
+def test_where_there_is_no_room_the_run_ends_with_one_sentence_and_goes_on_when_there_is(
+    config, tmp_path, capsys
+):
+    """A limit on the size of a file is for a program what a full disk is."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
-        code = outcome("train", lambda: trainer.train_config(config))
+        code = outcome("train", lambda: trainer.train_config(config()))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     said = capsys.readouterr().err
     assert code == 2 and said.count("\n") == 1, f"exit code {code}, {said!r}"
     assert "no room left" in said and "there is no checkpoint yet" in said, said
     assert not list((tmp_path / "run").glob("*step*")), "a half checkpoint is left"
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of 500 kB, and how to make it larger."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    root = shutil.which("mount") and hasattr(os, "geteuid") and os.geteuid() == 0
-    if not root or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", disk]).returncode:
-        pytest.skip("to mount a small disk takes root on Linux")
-    yield disk, lambda: subprocess.run(["mount", "-o", "remount,size=50m", disk], check=True)
-    subprocess.run(["umount", disk], check=True)
-
-
-def test_a_full_disk_ends_the_run_and_leaves_the_last_good_checkpoint(folder, tmp_path, small_disk, capsys):
-    disk, make_room = small_disk
-    changes = dict(train_max_steps=20, run_keep=9, eval_every=0, eval_sample_every=0)
-    config = small(folder, run_dir=str(disk / "run"), **changes)
-    code, said = outcome("train", lambda: trainer.train_config(config)), capsys.readouterr().err
-    good = checkpoint.latest(config.run.dir, pytest.fail)
-    assert code == 2 and said.count("\n") == 1, f"exit code {code}, {said!r}"
-    assert good and f"the last good checkpoint is {good}" in said, said
-    make_room()
-    trainer.train_config(config)
-    trainer.train_config(whole := small(folder, run_dir=str(tmp_path / "whole"), **changes))
-    assert lines(config.run.dir) == lines(whole.run.dir), "the run that ran out of room ends otherwise"
-    assert weights(config.run.dir) == weights(whole.run.dir), "with other weights"
+    trainer.train_config(config())
+    trainer.train_config(whole := config(run_dir=str(tmp_path / "whole")))
+    assert lines(config().run.dir) == lines(whole.run.dir), "the run that ran out of room ends otherwise"
 
 
 # Asked to end
@@ -218,36 +140,3 @@ def test_two_trainers_in_one_folder_are_refused(folder, tmp_path):
         pytest.raises(ValueError, match="another trainer writes into"),
     ):
         trainer.train_config(small(folder, run_dir=str(tmp_path / "run")))
-
-
-@pytest.mark.slow
-def test_the_command_is_killed_and_asked_to_stop_and_ends_as_if_nothing_had_been(folder, tmp_path):
-    ensure_data(small(folder).data)  # before two commands make them at once
-
-    def command(name: str):
-        config = small(folder, run_dir=str(tmp_path / name), train_max_steps=150, eval_every=50)
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))
-        call = [sys.executable, "-m", "nanogpt", "train", str(tmp_path / f"{name}.yaml")]
-        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(call, stdout=subprocess.PIPE, text=True, env=one_thread)
-
-    def after(steps: int, process) -> None:
-        path = tmp_path / "a/metrics.jsonl"
-        while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < steps):
-            time.sleep(0.01)
-
-    whole = command("b")
-    killed = command("a")
-    after(30, killed)
-    killed.kill()
-    assert killed.wait() == -signal.SIGKILL, "it was done before it was killed"
-    stopped = command("a")
-    after(80, stopped)
-    stopped.terminate()
-    said, _ = stopped.communicate()
-    assert stopped.returncode == 128 + signal.SIGTERM and "to go on: python -m nanogpt train" in said, said
-    last = command("a")
-    said, _ = last.communicate()
-    assert last.returncode == 0 and "150 steps" in said, said
-    assert whole.wait() == 0
-    assert lines(tmp_path / "a") == lines(tmp_path / "b"), "the losses differ"

@@ -3,46 +3,22 @@ import math
 import re
 import shutil
 import sys
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-import yaml
-from small_run import lines, losses, poisoned_steps, small, stopped_after, weights, write_text
+from small_run import lines, losses, stopped_after, weights
 
 from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
-from nanogpt.config import config_dict, load_config
 from nanogpt.labs.long_run import spikes
 from nanogpt.sampling import complete
 from nanogpt.sampling import load as load_for_sampling
 from nanogpt.weights import load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("trainer")
-    write_text(folder / "text.txt", paragraphs=60)
-    return folder
-
-
-@pytest.fixture
-def config(folder, tmp_path):
-    """A run of 12 steps without anything on the way."""
-    return partial(
-        small, folder, run_dir=str(tmp_path / "run"), train_max_steps=12, eval_every=0, eval_sample_every=0
-    )
-
-
-@pytest.fixture
-def poison(monkeypatch):
-    """poison({5: math.nan}): the fifth step that the process makes has such a loss."""
-    return partial(poisoned_steps, monkeypatch)
 
 
 # The loop
@@ -76,12 +52,10 @@ def test_a_step_is_saved_before_it_is_evaluated(config, monkeypatch):
             trainer.train_config(config(eval_every=6))
     assert checkpoint.latest(config().run.dir).name == "step_000006", "what was trained is lost"
     trainer.train_config(config(eval_every=6))
-    assert [line["step"] for line in lines(config().run.dir) if "val_loss" in line] == [6, 12], (
-        "not evaluated"
-    )
+    assert [line["step"] for line in lines(config().run.dir) if "val_loss" in line] == [6, 12]
 
 
-SLOW = [(kind, schedule) for kind in (True, False) for schedule in ("wsd", "constant")] + [(False, "cosine")]
+SLOW = [(True, "wsd"), (False, "constant")]
 
 
 @pytest.mark.parametrize(
@@ -146,25 +120,6 @@ def test_so_many_bad_steps_in_a_row_end_the_run_and_name_the_last_good_checkpoin
 # Going on
 
 
-def test_a_torn_last_line_and_lines_after_the_checkpoint_are_written_again(config, tmp_path, monkeypatch):
-    trainer.train_config(whole := config(run_dir=str(tmp_path / "whole")))
-    stopped_after(config(), 8, monkeypatch)
-    path = tmp_path / "run/metrics.jsonl"
-    whole_lines = Path(whole.run.dir, "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(whole_lines[:10]) + whole_lines[10][:25])
-    trainer.train_config(config())
-    assert lines(config().run.dir) == lines(whole.run.dir), "the file is not the uninterrupted run's"
-
-
-@pytest.mark.slow
-def test_what_may_change_is_said_and_done(config, monkeypatch, capsys):
-    stopped_after(config(), 4, monkeypatch)
-    run = trainer.train_config(config(train_max_steps=14, eval_every=7, run_keep=1))
-    said = capsys.readouterr().out
-    assert "train.max_steps=14 (was 12), eval.every=7 (was 0), run.keep=1 (was 2)" in said, said
-    assert run.step == 14 and [p.name for p in checkpoint.checkpoints(run.folder)] == ["step_000014"]
-
-
 def test_a_finished_run_stays_finished(config, capsys):
     trainer.train_config(config(eval_every=6))
     before = lines(config().run.dir)
@@ -176,9 +131,7 @@ def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
     monkeypatch.setattr(trainer, "evaluate", lambda *args, **options: next(values))
     run = trainer.train_config(config(eval_every=2, run_keep=2))
     assert run.best == {"step": 4, "val_loss": 1.0}
-    assert [int(p.name[5:]) for p in checkpoint.checkpoints(run.folder)] == [4, 10, 12], (
-        "not best and last two"
-    )
+    assert [int(p.name[5:]) for p in checkpoint.checkpoints(run.folder)] == [4, 10, 12]
 
 
 def test_a_validation_loss_that_is_nan_is_never_the_best(config, monkeypatch):
@@ -191,15 +144,7 @@ def test_a_validation_loss_that_is_nan_is_never_the_best(config, monkeypatch):
 
 
 def test_a_run_that_is_stopped_in_its_last_step_is_finished_with_its_last_look(config, monkeypatch):
-    one_step = trainer.one_step
-
-    def stopped_at_the_end(run):
-        if run.step == 11:
-            (run.folder / "stop").touch()
-        return one_step(run)
-
-    monkeypatch.setattr(trainer, "one_step", stopped_at_the_end)
-    run = trainer.train_config(config(eval_every=5))
+    run = stopped_after(config(eval_every=5), 12, monkeypatch)
     assert trainer.exit_code(run) == 0
     assert [line["step"] for line in lines(run.folder) if "val_loss" in line] == [5, 10, 12]
 
@@ -220,7 +165,7 @@ def test_tensorboard_gets_the_same_numbers_once_each_where_a_run_goes_on_too(con
     assert np.allclose([event.value for event in board.Scalars("loss")], losses(run.folder), rtol=1e-6)
 
 
-def test_wandb_gets_the_same_numbers_or_is_asked_for_in_one_line(config, monkeypatch, tmp_path, capsys):
+def test_wandb_gets_the_same_numbers_and_a_run_stays_one_run(config, monkeypatch, tmp_path):
     sent = {}
     page = SimpleNamespace(log=lambda line, step: sent.update({step: line["loss"]}))
     fake = SimpleNamespace(init=lambda **options: sent.update(options) or page)
@@ -233,47 +178,6 @@ def test_wandb_gets_the_same_numbers_or_is_asked_for_in_one_line(config, monkeyp
     assert sent["id"] == first, "a resumed run is another one"
     trainer.train_config(config(run_wandb=True, run_dir=str(tmp_path / "b/run")))
     assert sent["id"] != first and sent["name"] == "run", "two folders of one name are one run"
-    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    (tmp_path / "c.yaml").write_text(
-        yaml.safe_dump(config_dict(config(run_dir=str(tmp_path / "x"), run_wandb=True)))
-    )
-    assert main(["train", str(tmp_path / "c.yaml")]) == 2
-    assert "wandb" in (said := capsys.readouterr().err) and said.count("\n") == 1, said
-
-
-def test_a_terminal_shows_every_step_in_one_place(config, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    trainer.train_config(config(run_log_every=6))
-    said = capsys.readouterr().out
-    assert said.count("\r") == 12 and len(re.findall(r"^.*step .*$", said, re.M)) == 2, said
-
-
-def test_a_sample_and_the_end_stand_on_lines_of_their_own_on_a_terminal(config, monkeypatch, capsys):
-    """A step's line that does not stay is overwritten, not continued."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    one_step = trainer.one_step
-    monkeypatch.setattr(
-        trainer, "one_step", lambda run: (run.step == 4 and (run.folder / "stop").touch()) or one_step(run)
-    )
-    trainer.train_config(config(run_log_every=100, eval_sample_every=3))
-    rows = [row for line in capsys.readouterr().out.split("\n") for row in line.split("\r\033[K")]
-    assert sum(row.startswith("--- step 3: ") for row in rows) == 1, rows
-    assert sum(row.startswith("stopped by the file") for row in rows) == 1, rows
-
-
-def test_a_run_says_what_it_is_and_how_long_it_will_take(config, capsys):
-    run = trainer.train_config(config(run_log_every=4))
-    first, second, *steps = capsys.readouterr().out.splitlines()
-    n = sum(p.numel() for p in run.model.parameters())
-    assert f": a new run; {n:,} parameters in float32 on cpu" in first
-    assert second == "12 steps of 192 tokens, 2,304 in all"
-    trainer.train_config(config(train_max_steps=13))
-    assert ": goes on after step 12; " in capsys.readouterr().out
-    assert [bool(re.search(r"\| \d+\.\d (s|min) left$", line)) for line in steps[:3]] == [
-        True,
-        True,
-        False,
-    ], steps
 
 
 @pytest.mark.parametrize("done", [0, 4])
@@ -366,8 +270,3 @@ def test_between_two_checkpoints_as_many_stay_as_are_to_be_kept(config, monkeypa
     monkeypatch.setattr(trainer, "one_step", noting)
     trainer.train_config(config(run_keep=1, run_checkpoint_every=4))
     assert all(len(names) == 1 for names in seen), seen
-
-
-def test_a_loss_on_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"eval\.tokens=1 must be greater than or equal to 2"):
-        load_config("tiny", ["eval.tokens=1"])

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_model import CONFIG, EOT, documents, new_model
 
 from nanogpt.evaluate import (
     evaluate,
@@ -13,22 +14,7 @@ from nanogpt.evaluate import (
 )
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.evals.accuracy import answer_accuracy
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.training import scale_init
-
-CONFIG = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=32)
-EOT = 39
-
-
-def new_model(seed=0, **changes) -> GPT:
-    config = GPTConfig(**{**vars(CONFIG), **changes})
-    return scale_init(GPT(config, generator=torch.Generator().manual_seed(seed)))
-
-
-def documents(lengths, seed=0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return np.concatenate([[EOT, *rng.integers(0, EOT, n)] for n in lengths]).astype(np.uint16)
-
+from nanogpt.model import GPTConfig
 
 TOKENS = documents([3, 10, 15, 16, 17, 40, 1, 0, 70, 9])
 
@@ -47,19 +33,6 @@ def test_every_token_but_the_first_is_predicted_exactly_once(lengths, T, begins_
     assert targets == list(range(1, len(tokens)))
 
 
-def test_the_loss_is_the_sum_over_tokens_by_hand():
-    model = new_model(dropout=0.5)
-    nats = []
-    for start, new, stop in windows(TOKENS, 16, EOT):
-        x = torch.from_numpy(TOKENS[start:stop].astype(np.int64))
-        with evaluating(model), torch.no_grad():
-            logits = model(x[None])[0][0]
-        y = torch.from_numpy(TOKENS[start + 1 : stop + 1].astype(np.int64))
-        nats += F.cross_entropy(logits, y, reduction="none")[new - start :].tolist()
-    assert len(nats) == len(TOKENS) - 1
-    assert evaluate(model, [TOKENS], EOT) == pytest.approx(sum(nats) / len(nats), rel=1e-6)
-
-
 @pytest.mark.parametrize("B", [1, 3, 7, 100])
 def test_the_loss_depends_on_neither_batch_size_nor_number_of_processes(B):
     model = new_model(dropout=0.5)
@@ -69,18 +42,6 @@ def test_the_loss_depends_on_neither_batch_size_nor_number_of_processes(B):
     alone = [token_losses(model, tokens, EOT, B) for tokens in shards]  # a process each
     count = sum(len(tokens) - 1 for tokens in shards)
     assert sum(nats.sum() for nats in alone) / count == pytest.approx(together, rel=1e-6)
-
-
-def test_dropout_is_off_while_evaluating_and_back_afterwards():
-    model = new_model(dropout=0.5)
-    assert evaluate(model, [TOKENS], EOT) == evaluate(model, [TOKENS], EOT)
-    assert model.training and all(module.training for module in model.modules())
-    model.eval()
-    evaluate(model, [TOKENS], EOT)
-    assert not model.training
-    with pytest.raises(ValueError), evaluating(model.train()):
-        raise ValueError
-    assert model.training
 
 
 def test_evaluation_moves_no_random_state():
@@ -148,14 +109,6 @@ def test_a_text_of_one_token_is_one_clear_error():
     assert evaluate(new_model(), [documents([5])], EOT) > 0  # two tokens are enough
     with pytest.raises(ValueError, match="at least two tokens"):
         evaluate(new_model(), [documents([0])], EOT)
-
-
-def test_a_frozen_module_stays_frozen():
-    model = new_model()
-    model.transformer.h[0].eval()
-    with evaluating(model):
-        assert not any(module.training for module in model.modules())
-    assert model.training and not model.transformer.h[0].training and model.transformer.h[1].training
 
 
 def test_each_tokens_loss_stands_at_its_place_and_they_sum_to_the_total():

