@@ -29,19 +29,8 @@ def place(tmp_path_factory):
 
 
 def run(place, *options, checkpoint="model"):
-    report.run(
-        report.parser().parse_args(
-            [
-                "--checkpoint",
-                str(place / checkpoint),
-                "--data",
-                str(place / "stories"),
-                "--device",
-                "cpu",
-                *options,
-            ]
-        )
-    )
+    words = "--checkpoint", place / checkpoint, "--data", place / "stories", "--device", "cpu", *options
+    report.run(report.parser().parse_args([str(word) for word in words]))
 
 
 def test_val_and_hellaswag_of_a_checkpoint_and_of_the_same_in_hugging_faces_format(place, capsys):
@@ -60,13 +49,6 @@ def test_val_and_hellaswag_of_a_checkpoint_and_of_the_same_in_hugging_faces_form
     assert "hellaswag (hellaswag_course.jsonl)" in printed and "acc_norm" in printed
 
 
-def test_answers_and_excess(place, monkeypatch, capsys):
-    monkeypatch.setattr(report, "stories", lambda n, seed: stories(5, seed))
-    run(place, "--tasks", "answers, excess")
-    printed = capsys.readouterr().out
-    assert "counts, computed" in printed and "copied" in printed
-
-
 def test_the_test_set_is_read_only_when_asked_for_and_each_reading_is_recorded(place, capsys):
     log = place / "stories/test_reads.jsonl"
     with pytest.raises(ValueError, match="--final"):
@@ -82,17 +64,17 @@ def test_the_test_set_is_read_only_when_asked_for_and_each_reading_is_recorded(p
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "says"),
     [
-        (["--tasks", "val,helaswag"], "no task is named 'helaswag'"),
-        (["--tokens", "1"], "--tokens at least 2"),
-        (["--batch", "0"], "--batch must be"),
-        (["--data", "nowhere"], "does not exist"),
-        (["--precision", "half"], "precision 'half' is not known"),
+        (["--tasks", "val,helaswag"], "helaswag"),
+        (["--tokens", "1"], "--tokens"),
+        (["--batch", "0"], "--batch"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--precision", "half"], "half"),
     ],
 )
-def test_what_cannot_be_is_one_clear_error(place, options, message):
-    with pytest.raises((ValueError, OSError), match=message):
+def test_what_cannot_be_is_named(place, options, says):
+    with pytest.raises((ValueError, OSError), match=says):
         run(place, *options)
 
 

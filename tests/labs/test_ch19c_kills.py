@@ -26,13 +26,8 @@ KEYS = {  # what each case changes in a run of two blocks that begins with a mod
     "adapters": {"lora_rank": 2},
     "mixture": {"data_mix": {"data": 3, "other": 1}},
     "answers": {"data_answers_after": " saw"},
-    "all three": {
-        "lora_rank": 2,
-        "data_mix": {"data": 3, "other": 1},
-        "data_answers_after": " saw",
-        "model_dropout": 0.1,
-    },
 }
+KEYS["all three"] = KEYS["adapters"] | KEYS["mixture"] | KEYS["answers"] | {"model_dropout": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +70,10 @@ def killed_until_done(config: Config, kinds: list, dice: random.Random, events: 
     for number, among in enumerate(kinds):
         often = sum(name in among for name in events) // (len(kinds) - number + 1)
         code, said = run_in_child(config, dice.randint(1, max(1, often)), among)
-        assert code == -signal.SIGKILL and said["died"] in among, (
-            f"it was not killed: exit code {code}, {said}"
-        )
+        assert code == -signal.SIGKILL and said["died"] in among, f"not killed: exit code {code}, {said}"
         died.append(said["died"])
     code, said = run_in_child(config)
-    assert code == 0 and said.get("ended") == config.train.max_steps, (
-        f"it cannot go on after its kills: {said}"
-    )
+    assert code == 0 and said.get("ended") == config.train.max_steps, f"it cannot go on: {said}"
     return died
 
 
