@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from ranks import in_ranks
+from ranks import GLOO, in_ranks
 from small_run import lines, small, write_text
 
 from nanogpt import checkpoint, trainer
@@ -23,12 +22,7 @@ from nanogpt.weights import save_model
 for lab in ("labs.tuning.adapters", "labs.tuning.answers", "labs.corpora.mixture"):
     pytest.importorskip(f"nanogpt.{lab}")  # of chapter 19c, which is optional
 
-pytestmark = [
-    pytest.mark.skipif(
-        not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-    ),
-    pytest.mark.usefixtures("one_thread"),
-]
+pytestmark = [GLOO, pytest.mark.usefixtures("one_thread")]
 BOUND = 2e-5  # nats, over 12 steps
 ALL = {"lora_rank", "data_mix", "data_answers_after"}
 in_runs = partial(in_ranks, seconds=None)  # the trainer opens the group
@@ -59,16 +53,12 @@ def run_of(folder: Path, keys: set[str], name: str, **changes) -> Config:
     return replace(small(folder, **said), init_from=str(folder / "base"), lora=lora)
 
 
-def fit(ranks, config: Config) -> int:
-    return trainer.train_config(config).step
-
-
-def fit_and_stop(ranks, config: Config, step: int) -> int:
-    """Train; in a step the file `stop` is made."""
+def fit(ranks, config: Config, stop: int | None = None) -> int:
+    """Train; in step `stop` the file `stop` is made."""
     one_step = trainer.one_step
 
     def stopping(run):
-        if run.step == step - 1 and ranks.rank == 0:
+        if run.step + 1 == stop and ranks.rank == 0:
             (run.folder / "stop").touch()
         return one_step(run)
 
@@ -107,7 +97,7 @@ def test_two_ranks_are_the_same_run(keys, folder):
 def test_it_goes_on_with_another_number_of_ranks(folder):
     alone, moved = run_of(folder, ALL, "never moved"), run_of(folder, ALL, "moved")
     trainer.train_config(alone)
-    assert in_runs(fit_and_stop, 2, moved, 5) == [5, 5]
+    assert in_runs(fit, 2, moved, 5) == [5, 5]
     trainer.train_config(moved)
     same(alone, moved)
 
@@ -116,7 +106,7 @@ def test_it_goes_on_with_another_number_of_ranks(folder):
 def test_the_same_number_goes_on_bit_for_bit(folder):
     whole, stopped = (run_of(folder, ALL, name, model_dropout=0.2) for name in ("whole", "stopped"))
     assert in_runs(fit, 2, whole) == [12, 12]
-    assert in_runs(fit_and_stop, 2, stopped, 5) == [5, 5]
+    assert in_runs(fit, 2, stopped, 5) == [5, 5]
     assert in_runs(fit, 2, stopped) == [12, 12]
     assert lines(whole.run.dir) == lines(stopped.run.dir), "the losses differ"
     ends = [(checkpoint.latest(c.run.dir) / "adapter.safetensors").read_bytes() for c in (whole, stopped)]

@@ -22,21 +22,10 @@ def test_every_key_is_read_by_a_run_or_by_a_lab(tmp_path, monkeypatch):
 
     (tmp_path / "cats.txt").write_text(CATS)
     words = ["data.source=" + str(tmp_path / "cats.txt"), "data.tokenizer=280", f"data.dir={tmp_path}/shards"]
-    words += [
-        f"run.dir={tmp_path}/run",
-        "run.device=cpu",
-        "model.n_layer=1",
-        "model.n_head=2",
-        "model.n_embd=16",
-    ]
-    words += ["model.block_size=16", "train.batch_tokens=32", "train.micro_batch=2", "train.max_steps=2"]
-    words += [
-        "optim.warmup=1",
-        "eval.every=1",
-        "eval.sample_every=2",
-        "eval.tokens=100",
-        "run.checkpoint_every=1",
-    ]
+    words += [f"run.dir={tmp_path}/run", "run.device=cpu", "run.checkpoint_every=1", "optim.warmup=1"]
+    words += ["model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_size=16"]
+    words += ["train.batch_tokens=32", "train.micro_batch=2", "train.max_steps=2"]
+    words += ["eval.every=1", "eval.sample_every=2", "eval.tokens=100"]
     for schedule in ("cosine", "wsd"):
         config = load_config("tiny", [*words, f"optim.schedule={schedule}", f"run.dir={tmp_path}/{schedule}"])
         with monkeypatch.context() as patch:

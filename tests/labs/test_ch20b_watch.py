@@ -8,15 +8,10 @@ import time
 
 import pytest
 import torch
-import torch.distributed as dist
-from ranks import drilled_on_gpus, in_ranks
+from ranks import GLOO, drilled_on_gpus, in_ranks
 
 from nanogpt.distributed import Ranks
 from nanogpt.labs.parallel.watch import watched
-
-GLOO = pytest.mark.skipif(
-    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-)
 
 
 def busy_then_late(ranks: Ranks, patience: float) -> tuple[str, str]:
