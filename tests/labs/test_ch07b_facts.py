@@ -15,7 +15,6 @@ from nanogpt.labs.evals.facts import (
     costs_of_facts,
     exchange_numbers,
     noted_story,
-    number_named,
     read_story,
     tokens_within,
 )
@@ -188,8 +187,3 @@ def test_two_layers_learn_whose_number_it_is_and_one_layer_does_not(tmp_path):
 
     assert copied(2, 2000) > 0.95
     assert copied(1, 1000) < 0.8
-
-
-def test_the_number_named_is_that_of_the_first_question(tokenizer):
-    story = next(story for story in map(noted_story, range(99)) if "m" in story.facts)
-    assert number_named(Says(tokenizer, lambda before: " four"), tokenizer, story, "m") == "four"
