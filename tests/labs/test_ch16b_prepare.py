@@ -3,7 +3,9 @@
 import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
+import queue
 import random
 import re
 import signal
@@ -14,6 +16,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +25,7 @@ from texts import files_in, story_tokenizer, tokens_so_far, write_csv, write_jso
 import nanogpt.labs.corpora.prepare
 from nanogpt.files import alone_in
 from nanogpt.labs.corpora.chunks import CHUNKS, make_chunk, merge_split, shards_in
-from nanogpt.labs.corpora.prepare import in_processes, prepare
+from nanogpt.labs.corpora.prepare import in_processes, prepare, start_worker
 from nanogpt.labs.corpora.sources import cut_files, find_files
 from nanogpt.labs.corpora.splits import split_of
 from nanogpt.labs.corpora.stories import stories
@@ -169,6 +172,22 @@ class FakePool:
 
     def shutdown(self, cancel_futures):
         pass
+
+
+def test_a_worker_leaves_ctrl_c_to_its_parent_and_does_not_outlive_it(monkeypatch):
+    parent, end = multiprocessing.Pipe()
+    monkeypatch.setattr(
+        nanogpt.labs.corpora.prepare, "parent_process", lambda: SimpleNamespace(sentinel=parent)
+    )
+    ended, before = queue.Queue(), signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(os, "_exit", ended.put)
+    try:
+        start_worker(len)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN and ended.empty()
+        end.close()
+        assert ended.get(timeout=60) == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def whole_files(folder: Path) -> dict[str, bytes]:

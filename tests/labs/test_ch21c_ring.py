@@ -117,6 +117,12 @@ def test_one_rank_is_a_ring_of_one_and_backward_its_derivative():
         ring_attention(*tiny, split=zigzag(2))
 
 
+def test_16_bits_are_computed_in_float32_and_rounded_once_in_backward_too():
+    mine = qkvg(24)[..., positions(24, zigzag(1))[0], :].bfloat16()
+    for half, full in zip(*(attended(*z, ring_attention) for z in (mine, mine.float()))):
+        assert torch.equal(half, full.bfloat16())
+
+
 def in_pairs(ranks: Ranks) -> tuple:
     """Two groups of two, each with a ring of its own."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
