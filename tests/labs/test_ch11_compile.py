@@ -88,20 +88,6 @@ def python(code, **env):
     )
 
 
-def reason_without_kernels(tmp_path, **env):
-    code = "import torch\nfrom course.machine.kernels import why_no_kernels\nprint(why_no_kernels(torch.device('cpu')))"
-    result = python(code, TORCHINDUCTOR_CACHE_DIR=str(tmp_path), **env)
-    assert result.returncode == 0, result.stderr
-    assert "Traceback" not in result.stderr and result.stdout.count("\n") == 1
-    return result.stdout
-
-
-def test_a_hidden_compiler_is_missed_in_one_sentence(tmp_path):
-    reason = reason_without_kernels(tmp_path)
-    assert reason.startswith("no kernels for cpu here (") and "no-such-compiler" in reason
-    assert "they need a C++ compiler: g++" in reason
-
-
 @pytest.mark.slow
 def test_the_chapter_goes_on_without_a_compiler(tmp_path):
     text = SOURCE.read_text(encoding="utf-8").replace('checkpoint("11")', 'print("the end")')

@@ -257,9 +257,8 @@ def test_faults_are_those_predicted_and_none_where_memory_is_kept():
         pytest.skip("this system's pages are not 4 KiB")
     counts = {}
     for keep in (False, True):
-        done = subprocess.run(
-            [sys.executable, "-c", FAULTS.format(keep=keep)], capture_output=True, check=True
-        )
+        script = FAULTS.format(keep=keep)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
         counts[keep], predicted = map(float, done.stdout.split())
     assert 0.8 < counts[False] / predicted < 1.5, "glibc may give back smaller blocks as well"
     assert counts[True] < 0.02 * counts[False]

@@ -15,13 +15,11 @@ from nanogpt.labs.ladder.climb import (
     in_turns,
     judge_rung,
     moved,
-    reached_roofline,
     row,
 )
 from nanogpt.labs.ladder.ladder import MODELS, staircase, together
 from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
-from nanogpt.labs.roofline.clock import Roofline, measure_roofline
-from nanogpt.labs.roofline.work import Fractions
+from nanogpt.labs.roofline.clock import measure_roofline
 from nanogpt.model import GPTConfig
 
 CPU = torch.device("cpu")
@@ -33,23 +31,6 @@ def measured(monkeypatch):
 
 
 # The forecast
-
-
-def test_products_are_measured_at_the_sizes_of_the_last_rung_that_reads_their_format(monkeypatch):
-    """From "nice numbers" on the head is a multiple of 128 columns wide; float32 and TF32 have no such rung on this GPU."""
-    seen = {}
-
-    def fractions(config, B, T, roof, device, dtype, repeats):
-        seen[dtype] = config.vocab_rows
-        return Fractions(1.0, 1.0)
-
-    monkeypatch.setattr(climb_module, "measure_fractions", fractions)
-    roof = Roofline("cuda", {"float32": 1.0, "tf32": 2.0, "bfloat16": 4.0}, 1.0)
-    without = {"kept memory", "fp16", "chunked loss"}
-    reached_roofline(GPTConfig(), 16, 1024, roof, torch.device("cuda"), without)
-    assert seen == {"float32": 50257, "tf32": 50257, "bfloat16": 50304}
-    reached_roofline(GPTConfig(), 16, 1024, roof, CPU, {"TF32", "fp16", "nice numbers", "bf16 weights"})
-    assert seen["bfloat16"] == 50257, "without padding the head is as it is"
 
 
 def test_calls_take_turns_and_nobody_is_always_first():
@@ -99,14 +80,7 @@ def test_gains_are_paired():
 # What cannot be is not a result
 
 
-TOLD = {
-    "name": "bf16",
-    "loss": 9.5,
-    "grad_norm": 1.7,
-    "predicted_ms": 40.0,
-    "limit_ms": 30.0,
-    "peak_mib": 900,
-}
+TOLD = {"name": "bf16", "loss": 9.5, "grad_norm": 1.7, "predicted_ms": 40, "limit_ms": 30, "peak_mib": 900}
 
 
 def judged(times, **change):

@@ -33,9 +33,8 @@ def test_a_result_has_what_a_record_needs(climbed):
     assert set(result) >= EVERY and all(set(rung) >= KEYS for rung in result["rungs"])
     assert json.loads(json.dumps(result)) == result
     assert not result["flags"]
-    assert climbed(limits=lambda n: 42.3 / 57.8 if n > 40 else 1.0)[0]["flags"] == [
-        "copy: 0.73× the rate before the climb"
-    ]
+    flags = climbed(limits=lambda n: 42.3 / 57.8 if n > 40 else 1.0)[0]["flags"]
+    assert flags == ["copy: 0.73× the rate before the climb"]
 
 
 def test_memory_that_runs_out_halves_the_batch_and_says_so(climbed):
@@ -90,22 +89,7 @@ def test_bad_sizes_and_files_are_refused(bad):
 def test_a_real_climb(tmp_path):
     """In a process of its own, since kept memory stays kept."""
     out = tmp_path / "ladder.json"
-    call = [
-        *[
-            "--device",
-            "cpu",
-            "--size",
-            "small",
-            "--seq",
-            "16",
-            "--seconds",
-            "0",
-            "--skip",
-            "compile",
-            "--out",
-        ],
-        str(out),
-    ]
+    call = f"--device cpu --size small --seq 16 --seconds 0 --skip compile --out {out}".split()
     code = f"from nanogpt.labs.ladder.ladder import parser, run; run(parser().parse_args({call}))"
     subprocess.run([sys.executable, "-c", code], check=True)
     result = json.loads(out.read_text())

@@ -22,9 +22,8 @@ from nanogpt.labs.corpora.vocab import (
 )
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer, merge_chunk
 
-UNICODE = st.text(
-    st.one_of(st.sampled_from(" \n\t'sltré写🙂\u3000\x00\xa0\xad"), st.characters(codec="utf-8")), max_size=60
-)
+LETTERS = st.one_of(st.sampled_from(" \n\t'sltré写🙂\u3000\x00\xa0\xad"), st.characters(codec="utf-8"))
+UNICODE = st.text(LETTERS, max_size=60)
 
 
 @pytest.fixture(scope="module")

@@ -287,16 +287,12 @@ def test_a_shard_that_was_harmed_is_made_again(tmp_path, tokenizer_path, capsys,
 
 
 def test_what_lies_in_the_folder_already_is_never_mixed_up(tmp_path, tokenizer_path):
-    source, out, foreign = (
-        write_jsonl(tmp_path / "a.jsonl", ["one", "two"]),
-        tmp_path / "out",
-        tmp_path / "foreign",
-    )
+    source, out = write_jsonl(tmp_path / "a.jsonl", ["one", "two"]), tmp_path / "out"
     prepare(source, out, tokenizer_path, workers=1)
     before = files_in(out)
     prepare(source, out, tokenizer_path, workers=1)  # done already: nothing happens
     BPETokenizer.train((story.text for story in stories(300)), 300).save(tmp_path / "other.json")
-    foreign.mkdir()
+    (foreign := tmp_path / "foreign").mkdir()
     (foreign / "train_000000.bin").write_bytes(b"precious")
     others = write_jsonl(tmp_path / "b.jsonl", ["three"])
     for named, wrong in {
@@ -594,11 +590,7 @@ def test_memory_does_not_grow_with_the_source(tmp_path, tokenizer_path, kind):
 
 def test_shards_of_others_are_adopted_where_they_are(tmp_path, tokenizer, tokenizer_path, capsys):
     """llm.c writes our format, build-nanogpt NumPy files; neither has a manifest."""
-    texts = {
-        "train_000001": "Tom had a ball.",
-        "train_000002": "Ann had two.",
-        "val_000000": "Ida won a coin.",
-    }
+    texts = {"train_000001": "Tom had a ball.", "train_000002": "Ann had two.", "val_000000": "Ida won."}
     for name, text in texts.items():
         ids = np.array([tokenizer.eot, *tokenizer.encode(text)], np.uint16)
         if "val" in name:

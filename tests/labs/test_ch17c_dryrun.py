@@ -12,7 +12,6 @@ from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.plan import dryrun
 from nanogpt.labs.plan.dryrun import dry_run
 from nanogpt.labs.roofline.clock import Roofline
-from nanogpt.metrics import span
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.weights import save_model
 
@@ -82,11 +81,3 @@ def test_accumulation_takes_the_time_of_its_micro_batches():
     roof = Roofline("cpu", {"float32": 1e9}, 1e9)
     few, many = (dryrun.step_seconds(shape, c, torch.device("cpu"), roof)[0] for c in (config, more))
     assert 5 < many / few < 10, "thirty micro-batches and one update, against three and one"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(12, "12.0 s"), (89, "89.0 s"), (90, "1.5 min"), (5400, "1.5 h"), (129_600, "1.5 days")],
-)
-def test_a_span_is_in_its_own_unit(seconds, words):
-    assert span(seconds) == words

@@ -28,17 +28,8 @@ def heed_ctrl_c() -> None:
 @pytest.fixture
 def command(tmp_path, tokenizer_path) -> list[str]:
     """`prepare` of source.txt with two workers, which still wants its --out."""
-    words = (
-        "-m",
-        "nanogpt",
-        "prepare",
-        tmp_path / "source.txt",
-        "--tokenizer",
-        tokenizer_path,
-        "--workers",
-        "2",
-    )
-    return [sys.executable, *map(str, words), "--out"]
+    words = ["-m", "nanogpt", "prepare", tmp_path / "source.txt", "--tokenizer", tokenizer_path]
+    return [sys.executable, *map(str, words), "--workers", "2", "--out"]
 
 
 def made(command: list[str], out: Path) -> dict[str, bytes]:

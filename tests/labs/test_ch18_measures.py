@@ -42,15 +42,7 @@ def test_the_standard_error_of_two_documents_by_hand():
 def mixed_text() -> str:
     """100 kB of UTF-8 from characters of one, two, three and four bytes, spaces and line breaks."""
     dice = random.Random(0)
-    ranges = [
-        (97, 26),
-        (0xE0, 30),
-        (0x3B1, 24),
-        (0x430, 32),
-        (0x4E00, 20000),
-        (0xAC00, 11172),
-        (0x1F300, 700),
-    ]
+    ranges = (97, 26), (0xE0, 30), (0x3B1, 24), (0x430, 32), (0x4E00, 20000), (0xAC00, 11172), (0x1F300, 700)
     letters = [chr(begin + dice.randrange(n)) for begin, n in ranges for _ in range(600)]
     letters += [" ", "\n", "  "] * 200
     text = "".join(dice.choices(letters, k=45_000))

@@ -46,9 +46,8 @@ def local_task():
 
 
 def test_the_harness_scores_our_model_as_we_do_item_by_item(harness):
-    found = harness.simple_evaluate(
-        model=for_harness(MODEL, TOKENIZER), tasks=[local_task()], bootstrap_iters=0
-    )
+    adapter = for_harness(MODEL, TOKENIZER)
+    found = harness.simple_evaluate(model=adapter, tasks=[local_task()], bootstrap_iters=0)
     ours = score(MODEL, ITEMS, TOKENIZER)
     samples = sorted(found["samples"]["hellaswag_course"], key=lambda sample: sample["doc_id"])
     assert len(samples) == len(ITEMS)

@@ -26,9 +26,8 @@ from nanogpt.training import scale_init
 
 COURSE = Path(__file__).parents[2] / "nanogpt/resources/hellaswag_course.jsonl"
 TOKENIZER = BPETokenizer.train(COURSE.read_text(encoding="utf-8"), 400)
-CONFIG = GPTConfig(
-    block_size=128, vocab_size=TOKENIZER.vocab_size, n_layer=2, n_head=2, n_embd=32, dropout=0.5
-)
+SIZES = {"block_size": 128, "vocab_size": TOKENIZER.vocab_size, "n_layer": 2, "n_head": 2, "n_embd": 32}
+CONFIG = GPTConfig(**SIZES, dropout=0.5)
 ITEMS = load_items(COURSE)
 
 
@@ -106,21 +105,21 @@ def test_log_likelihoods_are_in_the_requests_order_and_greedy_is_where_all_token
 
 
 class Letters:
-    """One token a character of Latin-1."""
+    """One token for two characters of Latin-1."""
 
-    encode = staticmethod(lambda text: list(text.encode("latin-1")))
+    encode = staticmethod(lambda text: list(text.encode("latin-1"))[::2])
 
 
 def test_accuracies_divide_by_nothing_characters_bytes_and_tokens(monkeypatch):
-    items = [{"ctx": "a", "endings": ["xxxx", "éé", "xx"], "label": label} for label in (1, 0, 0, 1)]
-    nats = [[4.0, 2.4, 1.9], [4.0, 3.0, 3.0], [4.2, 9.0, 2.2], [4.0, 2.4, 1.9]]
-    # chosen by the sum: 2, 1, 2, 2; characters (4, 2, 2): 2, 0, 0, 2; bytes (4, 4, 2): 1, 1, 0, 1;
-    # tokens with the space (5, 3, 3): 2, 0, 2, 2
+    items = [{"ctx": "a", "endings": ["xxxxx", "éé", "xxx"], "label": label} for label in (2, 0, 0, 0)]
+    nats = [[7.0, 2.5, 5.0], [7.0, 7.0, 4.5], [5.5, 2.5, 8.0], [6.0, 6.0, 4.5]]
+    # chosen by the sum: 1, 2, 1, 2; characters (5, 2, 3): 1, 0, 0, 0; bytes (5, 4, 3): 1, 0, 1, 0;
+    # tokens with the space (3, 2, 2): 1, 2, 1, 0
     monkeypatch.setattr(hellaswag, "score", lambda *_, **__: nats)
     found = accuracy(None, items, Letters)
     shares = {k: v for k, v in found.items() if "stderr" not in k}
-    assert shares == {"n": 4, "acc": 0.0, "acc_norm": 0.5, "acc_bytes": 0.75, "acc_tokens": 0.25}
-    assert found["acc_stderr"] == 0 and found["acc_norm_stderr"] == pytest.approx((0.25 / 3) ** 0.5)
+    assert shares == {"n": 4, "acc": 0.0, "acc_norm": 0.75, "acc_bytes": 0.5, "acc_tokens": 0.25}
+    assert found["acc_stderr"] == 0 and found["acc_norm_stderr"] == pytest.approx((0.75 * 0.25 / 3) ** 0.5)
 
 
 def test_the_courses_questions_have_hellaswags_format():

@@ -149,10 +149,8 @@ def test_the_estimates_average_to_the_exact_gradient(baseline, factor):
     samples = torch.multinomial(probs, draws * G, replacement=True, generator=gen(2)).view(4, draws, G)
     estimate = torch.zeros_like(exact)
     log_probs = logits.log_softmax(-1)
-    loss = sum(
-        policy_loss(log_probs, samples[:, i], baseline(reward(samples[:, i], answers)).double())
-        for i in range(draws)
-    )
+    each = (samples[:, i] for i in range(draws))
+    loss = sum(policy_loss(log_probs, s, baseline(reward(s, answers)).double()) for s in each)
     estimate = -torch.autograd.grad(loss / draws, logits)[0]
     noise = 5 * (probs * (1 - probs) / (16 * draws * G)).sqrt().max()  # five standard errors at most
     assert (estimate - factor * exact).abs().max() < noise

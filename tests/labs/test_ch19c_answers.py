@@ -107,16 +107,10 @@ def test_the_validation_loss_is_the_mean_over_answers(data, marker):
 
 
 def words(data, folder, **changes) -> list[str]:
-    keys = {
-        "model_block_size": T,
-        "model_n_layer": 1,
-        "model_n_head": 2,
-        "model_n_embd": 16,
-        "data_dir": data,
-    }
+    keys = {"model_block_size": T, "model_n_layer": 1, "model_n_head": 2, "model_n_embd": 16}
     keys |= {"train_max_steps": 6, "train_batch_tokens": 2 * B * T, "train_micro_batch": B, "optim_warmup": 0}
     keys |= {"eval_every": 3, "eval_tokens": 2000, "run_checkpoint_every": 3, "run_dir": folder}
-    keys |= {"run_device": "cpu", "eval_sample_every": 0}
+    keys |= {"run_device": "cpu", "eval_sample_every": 0, "data_dir": data}
     keys |= {"data_answers_after": " came with"} | changes
     return ["tiny", *(f"{key.replace('_', '.', 1)}={value}" for key, value in keys.items())]
 

@@ -16,16 +16,14 @@ import torch
 import torch.distributed as dist
 from conftest import ROOT
 from ranks import GLOO, in_ranks
-from small_run import write_text
+from small_run import text_shards
 from torch import nn
 from wording import in_our_words
 
 from course import data_parallel as instruments
 from nanogpt.distributed import Ranks, is_lost, process_group, replicate
-from nanogpt.labs.corpora.text import prepare_text
 from nanogpt.labs.drills.ddp import fresh
 from nanogpt.labs.parallel.buckets import Bucket, Buckets, in_buckets
-from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import train_step
 
 BOUND = 2e-6  # float32: a gradient by its length, a loss in nats over a few steps
@@ -33,11 +31,7 @@ BOUND = 2e-6  # float32: a gradient by its length, a loss in nats over a few ste
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("shards")
-    text = write_text(folder / "text.txt")
-    BPETokenizer.train(text.read_text(), 280).save(folder / "tokenizer.json")
-    prepare_text(text, folder / "data", folder / "tokenizer.json")
-    return str(folder / "data")
+    return text_shards(tmp_path_factory.mktemp("shards"))
 
 
 # On several ranks
@@ -224,9 +218,8 @@ def test_all_drills_run_on_two_gpus(data, tmp_path):
     words = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), data]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     environment.pop("NANOGPT_DEVICE", None)
-    done = subprocess.run(
-        [sys.executable, "-m", *words], env=environment, capture_output=True, text=True, timeout=400
-    )
+    how = {"env": environment, "capture_output": True, "text": True, "timeout": 400}
+    done = subprocess.run([sys.executable, "-m", *words], **how)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["device"] == "cuda:0"

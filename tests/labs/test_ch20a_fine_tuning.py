@@ -5,19 +5,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from ranks import GLOO, in_ranks
-from small_run import lines, small, write_text
+from small_run import fine_tuning_folder, lines, small
 
 from nanogpt import checkpoint, trainer
-from nanogpt.build import ensure_data
 from nanogpt.config import Config, Lora
 from nanogpt.distributed import Ranks
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.metrics import read_metrics
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.training import scale_init
-from nanogpt.weights import save_model
 
 for lab in ("labs.tuning.adapters", "labs.tuning.answers", "labs.corpora.mixture"):
     pytest.importorskip(f"nanogpt.{lab}")  # of chapter 19c, which is optional
@@ -30,16 +25,7 @@ in_runs = partial(in_ranks, seconds=None)  # the trainer opens the group
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Two texts as shards with one tokenizer, and a model to begin with."""
-    folder = tmp_path_factory.mktemp("fine-tuning")
-    write_text(folder / "text.txt", paragraphs=60)
-    manifest = ensure_data(small(folder).data)
-    (folder / "other.txt").write_text("the old dog sang.\n\nred moon, old sun, the cat ran.\n\n" * 20)
-    changes = {"data_dir": str(folder / "other"), "data_source": str(folder / "other.txt")}
-    ensure_data(small(folder, data_tokenizer=str(folder / "data/tokenizer.json"), **changes).data)
-    shape = GPTConfig(block_size=16, vocab_size=manifest["vocab_size"], n_layer=1, n_head=2, n_embd=16)
-    save_model(scale_init(GPT(shape, torch.Generator().manual_seed(5))), folder / "base")
-    return folder
+    return fine_tuning_folder(tmp_path_factory.mktemp("fine-tuning"))
 
 
 def run_of(folder: Path, keys: set[str], name: str, **changes) -> Config:
@@ -74,9 +60,8 @@ def same(a: Config, b: Config) -> None:
         apart, said = verdict(one, two, name)
         assert apart < BOUND, said
     assert [line["step"] for line in two] == list(range(1, 13)), "a line is there twice, or missing"
-    places = [
-        checkpoint.load_state(checkpoint.latest(config.run.dir))["data"]["position"] for config in (a, b)
-    ]
+    states = [checkpoint.load_state(checkpoint.latest(config.run.dir)) for config in (a, b)]
+    places = [state["data"]["position"] for state in states]
     assert places[0] == places[1] == 12 * 16, "the place in the data is not the row that both have come to"
 
 

@@ -3,11 +3,10 @@
 import pytest
 import torch
 from ranks import GLOO, drilled_on_gpus, in_ranks
-from small_run import write_text
+from small_run import text_shards
 from torch import nn
 
 from nanogpt.distributed import Ranks
-from nanogpt.labs.corpora.text import prepare_text
 from nanogpt.labs.drills import sharding as drill
 from nanogpt.labs.drills.sharding import WAYS, measured
 from nanogpt.labs.parallel.zero import (
@@ -21,7 +20,6 @@ from nanogpt.labs.parallel.zero import (
     pad_rows,
     state_bytes,
 )
-from nanogpt.tokenizer import BPETokenizer
 
 pytestmark = GLOO
 SHAPE = {"n_layer": 2, "n_head": 2, "n_embd": 34, "block_size": 24}  # 34 rows do not divide by 4
@@ -105,12 +103,7 @@ def test_padding_adds_rows_of_zeros():
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> str:
-    """Shards whose vocabulary of 281 does not divide by the ranks."""
-    folder = tmp_path_factory.mktemp("shards")
-    text = write_text(folder / "text.txt")
-    BPETokenizer.train(text.read_text(), 280).save(folder / "tokenizer.json")
-    prepare_text(text, folder / "data", folder / "tokenizer.json")
-    return str(folder / "data")
+    return text_shards(tmp_path_factory.mktemp("shards"))
 
 
 def small(ranks: Ranks, data: str, ways: list[str]) -> dict:

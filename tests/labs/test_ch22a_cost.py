@@ -236,13 +236,6 @@ def test_float32_computes_at_float32s_rate_and_tf32_beside_it(capsys):
     assert "pytorch-fp16" in said(capsys, "--device", "T4"), "a card without bfloat16"
 
 
-def test_without_a_share_a_range_is_printed_and_each_end_is_that_shares_plan(capsys):
-    words = ["--device", "A800", "--batch", "32", "--tokens", "1e10"]
-    plans = [said(capsys, *words, "--mfu", share) for share in ("0.5", "0.2")]
-    fast, slow = (re.search(r"run +([\d.]+) days", plan)[1] for plan in plans)
-    assert f"{fast} to {slow} days" in said(capsys, *words)
-
-
 def test_published_times_are_within_the_shares_that_the_chapter_tells():
     """From 4% (V100S, tensor parallel over PCIe) to 52% (A800); and GPT-3's 32 seconds with 53% while computing."""
     with open(ROOT / "data/reference/throughput.csv", encoding="utf-8", newline="") as file:

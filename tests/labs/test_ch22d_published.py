@@ -95,15 +95,6 @@ def test_the_rate_went_through_float32():
     assert exact == 20
 
 
-def test_the_second_runs_rate_tells_its_21_skipped_iterations_and_they_its_scale():
-    (row,) = rows("megatron_tp2")
-    config = megatron(int(row["of_iterations"]))
-    fits = [n for n in range(2501) if agrees(row["lr"], printed_rate(config, n))]
-    assert fits == [2479]
-    *_, line = expected_lines(config, [1] * 21 + [0] * 2479, PatientScaler(2.0**32), every=1)
-    assert agrees(row["loss_scale"], line["loss_scale"])
-
-
 def test_every_published_argument_has_a_key_or_a_reason():
     table = {row["argument"]: row for row in rows("megatron_arguments")}
     assert set(table) == {row["argument"] for row in rows("megatron_scripts")} and len(table) == 45

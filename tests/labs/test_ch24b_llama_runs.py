@@ -1,6 +1,5 @@
 """Chapter 24b: a Llama in the trainer: counted by formula, read strictly, killed and resumed bit for bit, sampled, adapted."""
 
-import json
 import signal
 from dataclasses import replace
 from functools import partial
@@ -24,17 +23,13 @@ from nanogpt.labs.tuning.lora import add_lora, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig, flops_per_token, num_params
 from nanogpt.pretrained import load_pretrained
 from nanogpt.shards import load_manifest
-from nanogpt.weights import digest, load_model, save_model
+from nanogpt.weights import load_model, save_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TINY = LlamaConfig(16, 280, n_layer=2, n_head=4, n_kv_head=2, n_embd=16, n_hidden=48, head_size=4)
-SHAPES = [
-    TINY,
-    replace(TINY, tied=True),
-    replace(TINY, qk_norm=True),
-    replace(TINY, n_kv_head=1, head_size=6, n_hidden=50),
-]
+SHAPES = [TINY, replace(TINY, tied=True), replace(TINY, qk_norm=True)]
+SHAPES += [replace(TINY, n_kv_head=1, head_size=6, n_hidden=50)]
 
 
 def drawn(seed=0) -> torch.Generator:
@@ -89,24 +84,6 @@ def test_a_folder_is_read_as_the_family_that_wrote_it(shape, tmp_path):
     ids = torch.arange(9)[None]
     with torch.no_grad():
         assert torch.equal(again(ids)[0], model(ids)[0])
-
-
-def test_a_folder_that_disagrees_with_itself_is_one_sentence(tmp_path):
-    save_model(model_of(TINY), tmp_path)
-    fields = json.loads((tmp_path / "config.json").read_text())
-    kept = fields.pop("sha256")
-    for change, says in [
-        ({"n_hidden": 32}, r"transformer\.h\.\d\.mlp"),
-        ({"n_layer": 3}, "n_layer=3"),
-        ({"rope_theta": 7.0}, r"config\.json"),
-        ({"n_kv_head": 3}, "n_kv_head"),
-    ]:
-        changed = fields | change
-        hashed = digest(changed, (tmp_path / "model.safetensors").read_bytes())
-        changed["sha256"] = kept if "rope_theta" in change else hashed
-        (tmp_path / "config.json").write_text(json.dumps(changed))
-        with pytest.raises(ValueError, match=says):
-            load_model(tmp_path)
 
 
 def test_a_folder_of_others_is_read_as_its_family(tmp_path):

@@ -19,13 +19,8 @@ PATIENCE = 4  # seconds that ranks wait for each other in these tests
 BOUND = 2e-5  # nats: float32 sums in another order; measured 5e-7 over 600 steps
 STEPS = 300
 # Four micro-batches a step, no dropout, which would fall otherwise on two ranks than on one.
-RUN = {
-    "model_dropout": 0.0,
-    "train_batch_tokens": 256,
-    "train_max_steps": STEPS,
-    "run_checkpoint_every": 50,
-    "eval_every": 100,
-}
+RUN = {"model_dropout": 0.0, "train_batch_tokens": 256, "train_max_steps": STEPS}
+RUN |= {"run_checkpoint_every": 50, "eval_every": 100}
 
 pytestmark = pytest.mark.slow
 

@@ -38,9 +38,8 @@ def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_pa
     env = slurm.env | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     env["PYTHON_EXEC"] = python()  # torchrun's, for the ranks
     words = ["sbatch", "--parsable", "--time=5", f"--output={tmp_path}/job.out", SCRIPT]
-    job = subprocess.run(
-        [*words, job_config, *DIAL], env=env, cwd=ROOT, check=True, capture_output=True, text=True
-    )
+    how = {"env": env, "cwd": ROOT, "check": True, "capture_output": True, "text": True}
+    job = subprocess.run([*words, job_config, *DIAL], **how)
     job, run, out = job.stdout.strip(), tmp_path / "job", tmp_path / "job.out"
 
     def said() -> str:
