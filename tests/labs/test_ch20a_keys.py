@@ -1,8 +1,13 @@
-"""The law of all keys: each is read by a run, or by the lab that it asks for."""
+"""Laws of all keys, which a run reads or the lab that it asks for, and of all facts in which ranks must agree."""
 
 import sys
+from types import SimpleNamespace
 
-from nanogpt.config import LABS, Data, Eval, Model, Optim, Run, Train, keys, load_config
+import pytest
+
+from nanogpt.config import LABS, Config, Data, Eval, Model, Optim, Run, Train, keys, load_config
+from nanogpt.distributed import Ranks
+from nanogpt.labs.parallel import agreement
 from nanogpt.trainer import build_run, fit
 
 CATS = "".join(f"The cat number {i} sat.\n\n" for i in range(200))
@@ -37,3 +42,14 @@ def test_every_key_is_read_by_a_run_or_by_a_lab(tmp_path, monkeypatch):
     asked_of_labs = {key for key in keys() if key in LABS or key.partition(".")[0] in LABS}
     own = {"init_from", "lora.alpha", "lora.targets"}  # build.load_given; labs.tuning.adapters
     assert not keys().keys() - used - shape - asked_of_labs - own
+
+
+@pytest.mark.parametrize("fact", ["configuration", "data", "code", "checkpoint"])
+def test_ranks_that_would_do_different_runs_are_refused(fact, monkeypatch):
+    """Rank 1 is made up here; chapter 20a's tests have a real one."""
+    stream = SimpleNamespace(world_size=1, state_dict=dict)
+    monkeypatch.setattr(agreement, "gathered", lambda ranks, facts: [facts, dict(facts)])
+    agreement.refuse_other_runs(Ranks(), Config(), stream, "step_000004")
+    monkeypatch.setattr(agreement, "gathered", lambda ranks, facts: [facts, facts | {fact: "another"}])
+    with pytest.raises(ValueError, match=fact):
+        agreement.refuse_other_runs(Ranks(), Config(), stream, "step_000004")

@@ -137,7 +137,7 @@ def test_five_numbers_take_five_runs():
 
 def test_the_record_is_of_these_runs():
     for name in ("ROWS", "T", "LAYERS", "HEADS", "RATE", "WARMUP", "DECAY"):
-        assert RECORD[name] == getattr(laws, name), f"{name} has changed: run bench/scaling.py --anew"
+        assert RECORD[name] == getattr(laws, name), f"{name} has changed: run python bench/scaling.py --anew"
     assert {"date", "device", "torch", "command"} <= set(RECORD)
     assert all(run["loss"] > RECORD["floor"] for run in RECORD["runs"] + RECORD["constant"])
     assert len({(run["width"], run["tokens"], run["seed"]) for run in RECORD["runs"]}) == 70
