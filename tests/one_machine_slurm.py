@@ -89,17 +89,11 @@ class Slurm:
         (folder / "key").chmod(0o600)
         conf = CONF.format(host=socket.gethostname(), folder=folder, ports=free_ports(3))
         (folder / "slurm.conf").write_text(conf)
-        munge = {
-            "key-file": "key",
-            "socket": "munge.socket",
-            "pid-file": "munge.pid",
-            "log-file": "munge.log",
-        }
-        munge["seed-file"] = "munge.seed"
+        files = {"key-file": "key"} | {f"{k}-file": f"munge.{k}" for k in ("pid", "log", "seed")}
+        files["socket"] = "munge.socket"
         try:
-            self.daemon(
-                "munged", "--foreground", "--force", *(f"--{k}={folder / v}" for k, v in munge.items())
-            )
+            places = (f"--{option}={folder / name}" for option, name in files.items())
+            self.daemon("munged", "--foreground", "--force", *places)
             self.wait_for("munged", (folder / "munge.socket").exists)
             self.daemon("slurmctld", "-D")
             for node in ("n1", "n2"):

@@ -18,6 +18,9 @@ from forking import start_server
 
 from nanogpt.distributed import process_group, torchrun_ranks
 
+GLOO = pytest.mark.skipif(
+    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
+)
 GIVE_UP = 400.0  # seconds, for what never ends: four ranks that compile take 40 on two cores that have nothing else to do
 
 

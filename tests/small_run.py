@@ -18,18 +18,23 @@ from forking import start_server
 from torch.optim import AdamW
 
 from nanogpt import checkpoint
+from nanogpt.build import ensure_data
 from nanogpt.config import Config, Data, Eval, Model, Optim, Run, Train, config_dict
+from nanogpt.labs.corpora.text import prepare_text
 from nanogpt.labs.ladder.masters import MasterAdamW
+from nanogpt.model import GPT, GPTConfig
+from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init
+from nanogpt.weights import save_model
 
 TIMES = "ms", "tokens_per_s", "mfu"
-WORDS = ["the", "a", "cat", "dog", "sun", "moon", "saw", "found", "lost", "ran", "sang", "slept", "and"]
-WORDS += ["but", "in", "on", "red", "old"]
+WORDS = "the a cat dog sun moon saw found lost ran sang slept and but in on red old"
 
 
 def write_text(path: Path, paragraphs: int = 150) -> Path:
     """Paragraphs of random words, the same ones every time."""
     dice = random.Random(0)
-    told = (" ".join(dice.choices(WORDS, k=dice.randint(8, 30))) for _ in range(paragraphs))
+    told = (" ".join(dice.choices(WORDS.split(), k=dice.randint(8, 30))) for _ in range(paragraphs))
     path.write_text("\n\n".join(told), encoding="utf-8")
     return path
 
@@ -56,6 +61,26 @@ def write_config(folder: Path, name: str, **changes) -> Path:
     config = small(folder, run_dir=str(folder / name), **changes)
     (path := folder / f"{name}.yaml").write_text(yaml.safe_dump(config_dict(config)))
     return path
+
+
+def text_shards(folder: Path) -> str:
+    """The folder of shards of such a text. Its vocabulary of 281 divides by no number of ranks."""
+    text = write_text(folder / "text.txt")
+    BPETokenizer.train(text.read_text(), 280).save(folder / "tokenizer.json")
+    prepare_text(text, folder / "data", folder / "tokenizer.json")
+    return str(folder / "data")
+
+
+def fine_tuning_folder(folder: Path) -> Path:
+    """Two texts as shards with one tokenizer, in data and other, and in base a model to begin with."""
+    write_text(folder / "text.txt", paragraphs=60)
+    manifest = ensure_data(small(folder).data)
+    (folder / "other.txt").write_text("the old dog sang.\n\nred moon, old sun, the cat ran.\n\n" * 20)
+    changes = {"data_dir": str(folder / "other"), "data_source": str(folder / "other.txt")}
+    ensure_data(small(folder, data_tokenizer=str(folder / "data/tokenizer.json"), **changes).data)
+    shape = GPTConfig(block_size=16, vocab_size=manifest["vocab_size"], n_layer=1, n_head=2, n_embd=16)
+    save_model(scale_init(GPT(shape, torch.Generator().manual_seed(5))), folder / "base")
+    return folder
 
 
 def steps_done(run: Path) -> int:

@@ -1,7 +1,9 @@
 """Texts and files for chapter 16's and 16b's tests: strings that make trouble, and about 40 documents in each kind of file."""
 
+import contextlib
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from nanogpt.labs.corpora.sources import blocks_in, cut_files
 from nanogpt.labs.corpora.stories import stories
+from nanogpt.tokenizer import BPETokenizer
 
 SPACES = " \n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u202f\u3000"
 
@@ -68,3 +71,19 @@ KINDS = ["txt", "paragraphs", "jsonl", "csv", "parquet", "folder"]
 
 def files_in(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def story_tokenizer(path: Path) -> Path:
+    """A vocabulary of 400 tokens, trained on stories."""
+    BPETokenizer.train((story.text for story in stories(300)), 400).save(path)
+    return path
+
+
+def tokens_so_far(out: Path) -> int:
+    """How many a run of `prepare` has written below a folder."""
+    size = 0
+    for folder, _, names in os.walk(out):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # a finished chunk was given its name meanwhile
+                size += (Path(folder) / name).stat().st_size * (".bin" in name)
+    return size // 2

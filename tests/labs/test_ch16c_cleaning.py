@@ -147,23 +147,27 @@ def test_it_resumes_at_the_same_row_with_another_batch_and_number_of_ranks(folde
 def test_a_state_of_another_mixture_is_refused(folders):
     stream = mixed(BatchStream, folders, 2)
     stream.next_batch()
-    for other, what in (
-        (mixed(BatchStream, folders, 2, T=8), "'T'"),
-        (mixed(BatchStream, folders, 2, weights=(5, 4, 1)), "'weights'"),
-        (mixed(BatchStream, folders[::-1], 2), "'shards'"),
-        (mixed(DocumentStream, folders, 2), "'counts'"),
-    ):
+    for what, other in {
+        "'T'": mixed(BatchStream, folders, 2, T=8),
+        "'weights'": mixed(BatchStream, folders, 2, weights=(5, 4, 1)),
+        "'shards'": mixed(BatchStream, folders[::-1], 2),
+        "'counts'": mixed(DocumentStream, folders, 2),
+    }.items():
         with pytest.raises(ValueError, match=what):
             other.load_state_dict(stream.state_dict())
         assert other.position == 0
 
 
-def test_a_mixture_that_cannot_be_is_one_clear_sentence(folders):
-    streams = [BatchStream([path], 1, 16) for path in folders]
-    for weights in ([1, 2], [1, 0, 2], [0.5, 0.3, 0.2]):
-        with pytest.raises(ValueError, match="a whole number above 0 for each of 3 streams"):
-            MixedStream(streams, weights, 2)
-    with pytest.raises(ValueError, match="B = 1, and the same T and vocabulary"):
-        MixedStream([streams[0], BatchStream([folders[1]], 1, 8)], [1, 1], 2)
-    with pytest.raises(ValueError, match="0 <= rank < world_size"):
-        MixedStream(streams, [1, 1, 1], 2, rank=2, world_size=2)
+@pytest.mark.parametrize(
+    ("weights", "rank", "T", "says"),
+    [
+        ([1, 2], 0, 16, "3 streams"),
+        ([0.5, 0.3, 0.2], 0, 16, "3 streams"),
+        ([1] * 3, 2, 16, "rank"),
+        ([1] * 3, 0, 8, "T"),
+    ],
+)
+def test_a_mixture_that_cannot_be_is_refused(folders, weights, rank, T, says):
+    streams = [BatchStream([path], 1, T if i == 1 else 16) for i, path in enumerate(folders)]
+    with pytest.raises(ValueError, match=says):
+        MixedStream(streams, weights, 2, rank=rank, world_size=2)

@@ -1,6 +1,5 @@
 """A dry run says what a run would take, and leaves nothing behind."""
 
-import functools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -8,16 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanogpt.config import CONFIGS, Config, Data, Model, Run, Train, load_config
+from nanogpt.config import Config, Data, Model, Run, Train, load_config
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.plan import dryrun
 from nanogpt.labs.plan.dryrun import dry_run
 from nanogpt.labs.roofline.clock import Roofline
-from nanogpt.metrics import span
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.weights import save_model
-
-READY = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 
 
 @pytest.fixture
@@ -50,16 +46,14 @@ def test_it_counts_as_the_model_does_and_writes_nothing(slow_machine, tmp_path, 
 @pytest.mark.parametrize("write", [save_model, to_hf])
 def test_a_run_from_a_trained_model_has_that_models_shape(write, slow_machine, tmp_path, capsys):
     model = GPT(GPTConfig(block_size=32, vocab_size=300, n_layer=3, n_head=4, n_embd=32))
-    write(model, tmp_path / "model")
-    begins = replace(
-        small(tmp_path / "nowhere"), model=Model(block_size=16), init_from=str(tmp_path / "model")
-    )
+    write(model, folder := tmp_path / "model")
+    begins = replace(small(tmp_path / "nowhere"), model=Model(block_size=16), init_from=str(folder))
     dry_run(begins)
     n = sum(p.numel() for p in model.parameters())
     assert f"parameters  {n:,}" in capsys.readouterr().out, "not the parameters of init_from"
-    with pytest.raises(ValueError, match=r"has n_layer=3; leave out model.n_layer=1$"):
+    with pytest.raises(ValueError, match=r"n_layer=3.*model.n_layer=1"):
         dry_run(replace(begins, model=Model(n_layer=1, block_size=16)))
-    with pytest.raises(ValueError, match=r"has a context of 32; the run needs model.block_size=64"):
+    with pytest.raises(ValueError, match=r"32.*model.block_size=64"):
         dry_run(replace(begins, model=Model(block_size=64), train=Train(batch_tokens=256, micro_batch=4)))
 
 
@@ -87,44 +81,3 @@ def test_accumulation_takes_the_time_of_its_micro_batches():
     roof = Roofline("cpu", {"float32": 1e9}, 1e9)
     few, many = (dryrun.step_seconds(shape, c, torch.device("cpu"), roof)[0] for c in (config, more))
     assert 5 < many / few < 10, "thirty micro-batches and one update, against three and one"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(12, "12.0 s"), (89, "89.0 s"), (90, "1.5 min"), (5400, "1.5 h"), (129_600, "1.5 days")],
-)
-def test_a_span_is_in_its_own_unit(seconds, words):
-    assert span(seconds) == words
-
-
-@pytest.fixture(scope="module")
-def measured_once():
-    """This machine's own roofline, which takes seconds, for all configurations."""
-    return functools.cache(dryrun.measure_roofline)
-
-
-@pytest.mark.slow  # it measures the roofline
-@pytest.mark.parametrize("name", READY)
-def test_a_dry_run_of_a_ready_configuration_says_what_it_will_cost(
-    name, measured_once, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(dryrun, "measure_roofline", measured_once)
-    monkeypatch.chdir(tmp_path)
-    dry_run(load_config(name))
-    out = capsys.readouterr().out
-    assert all(word in out for word in ("parameters", "memory", "steps", "time")), out
-    assert not any(tmp_path.iterdir()), "a dry run wrote something"
-
-
-def test_where_a_step_would_take_years_the_planner_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(dryrun, "step_seconds", lambda *_: (1e6, None))
-    dryrun.dry_run(load_config("tiny", ["data.dir=nowhere"]))
-    said = capsys.readouterr().out
-    assert "years on this machine; `python -m nanogpt plan`" in said and "at least" not in said
-
-
-@pytest.mark.parametrize("measured, says", [(1.0, True), (3.0, False)])
-def test_a_step_below_the_bound_is_explained(monkeypatch, capsys, measured, says):
-    monkeypatch.setattr(dryrun, "step_seconds", lambda *_: (2.0, measured))
-    dryrun.dry_run(load_config("tiny", ["data.dir=nowhere"]))
-    assert ("the roofline was measured too low" in capsys.readouterr().out) == says

@@ -1,9 +1,7 @@
 """Reading and drawing runs. The law: nothing that a run wrote is lost or invented by whoever reads it."""
 
 import math
-import struct
 
-import matplotlib
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,12 +21,6 @@ def test_a_run_killed_while_it_wrote_loses_at_most_its_last_line(tmp_path_factor
     assert read_metrics(folder) == a_run(5)[: 5 if cut <= 1 else 4]
 
 
-def test_a_torn_last_line_is_said(tmp_path, capsys):
-    folder = write(tmp_path / "a", a_run(3), tail='{"step": 4, "lo')
-    assert read_metrics(folder / "metrics.jsonl") == a_run(3)
-    assert capsys.readouterr().err == f"{folder / 'metrics.jsonl'}: the last line is torn and left out\n"
-
-
 def test_steps_made_again_count_as_made_last_and_come_in_order(tmp_path):
     again = [line | {"loss": 9.0} for line in a_run(3)[1:]]
     assert [line["loss"] for line in read_metrics(write(tmp_path, a_run(3) + again))][1:] == [9.0, 9.0]
@@ -37,20 +29,13 @@ def test_steps_made_again_count_as_made_last_and_come_in_order(tmp_path):
 
 @pytest.mark.parametrize(
     "text, says",
-    [
-        ("", "holds no step yet"),
-        ("[1]\n" + '{"step": 1}\n', "line 1: not a step of a run: [1]"),
-        ('{"loss": 1}\n{"step": 1}\n', "line 1: not a step of a run"),
-        ('{"step": [1]}\n{"step": 1}\n', "line 1: not a step of a run"),
-        ('{"step": 1\n', "holds no step yet"),
-        ("\x00" * 100 + "\n" + '{"step": 1}\n', "line 1: not a step of a run"),
-    ],
+    [("", "no step"), ("[1]\n" + '{"step": 1}\n', "line 1"), ('{"step": [1]}\n{"step": 1}\n', "line 1")]
+    + [("\x00" * 100 + "\n" + '{"step": 1}\n', "line 1")],
 )
 def test_what_is_no_run_is_one_line(tmp_path, capsys, text, says):
     (tmp_path / "metrics.jsonl").write_text(text)
     assert main(["plot", str(tmp_path), "--out", str(tmp_path / "x.png")]) == 2
-    assert says in capsys.readouterr().err.splitlines()[-1]
-    assert not (tmp_path / "x.png").exists()
+    assert says in capsys.readouterr().err.splitlines()[-1] and not (tmp_path / "x.png").exists()
 
 
 def test_a_column_holds_finite_numbers():
@@ -58,33 +43,21 @@ def test_a_column_holds_finite_numbers():
     assert column(some, "loss") == ([1], [1.0])
 
 
-def test_plot_draws_runs_together(tmp_path, capsys):
-    a = write(tmp_path / "a", a_run(300, norm_at_150=40.0, val_loss_at_200=1.4, floor_at_200=0.9))
-    b = write(tmp_path / "b", a_run(120, seed=1, loss_at_60=None, skipped_at_60="not finite"))
-    out = tmp_path / "runs.png"
-    with matplotlib.rc_context({"savefig.bbox": "standard"}):  # notebooks cut the margins off
-        assert main(["plot", str(a), str(b), "--out", str(out)]) == 0
-    assert capsys.readouterr().out == f"{a}, {b}: drawn to {out}\n"
-    head = out.read_bytes()[:24]
-    assert head[:4] == b"\x89PNG" and struct.unpack(">2I", head[16:]) == (1200, 780)
-
-
 def test_the_figure_shows_what_the_runs_hold():
-    runs = {
-        "a": a_run(300, val_loss_at_200=1.4, floor_at_200=0.9, skipped_at_60="spike"),
-        "b": a_run(1, seed=1),
-    }
-    loss, norm, lr, rate = draw_runs(runs).axes
+    a = a_run(300, val_loss_at_200=1.4, floor_at_200=0.9, skipped_at_60="spike")
+    fig = draw_runs({"a": a, "b": a_run(1, seed=1)})
+    loss, norm, lr, rate = fig.axes
     shown = {tuple(np.ravel(line.get_xydata())) for line in loss.lines}
-    assert (200.0, 1.4) in shown and (60.0, runs["a"][59]["loss"]) in shown
+    assert (200.0, 1.4) in shown and (60.0, a[59]["loss"]) in shown
     assert any(set(line.get_ydata()) == {0.9} for line in loss.lines)
-    assert np.array_equal(loss.lines[0].get_xydata(), np.array([(s["step"], s["loss"]) for s in runs["a"]]))
+    assert np.array_equal(loss.lines[0].get_xydata(), np.array([(s["step"], s["loss"]) for s in a]))
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["a", "b"]
     assert (norm.get_yscale(), lr.get_yscale()) == ("log", "linear") and rate.get_ylim()[0] == 0
-    assert loss.get_yscale() == "linear"
     overfit = [{"step": s, "loss": 7 * 0.9**s} for s in range(1, 100)]
-    assert draw_runs({"overfit": overfit}).axes[0].get_yscale() == "log"
+    assert draw_runs({"overfit": overfit}).axes[0].get_yscale() == "log" != loss.get_yscale()
 
 
-def test_a_run_without_rates_is_drawn(tmp_path):
-    draw_runs({"bare": [{"step": 1}]}).savefig(tmp_path / "x.png")
+def test_plot_writes_a_picture_also_of_a_run_without_rates(tmp_path, capsys):
+    a, b, out = write(tmp_path / "a", a_run(9)), write(tmp_path / "b", [{"step": 1}]), tmp_path / "runs.png"
+    assert main(["plot", str(a), str(b), "--out", str(out)]) == 0
+    assert out.read_bytes()[:4] == b"\x89PNG" and str(out) in capsys.readouterr().out

@@ -39,7 +39,7 @@ def test_next_words_are_a_distribution_and_an_unambiguous_story_leaves_one_readi
 
 def test_a_token_costs_what_all_stories_say_that_go_on_with_it():
     """By counting: of many stories' first words, the share of each."""
-    firsts = [story.text.split(" ")[0] for story in stories(20_000, seed=5)]
+    firsts = [story.text.split(" ")[0] for story in stories(5_000, seed=5)]
     words = next_words([Reading(((Pick("story"), ""),))])
     for word, known in words.items():
         p = sum(r.p for r in known)
@@ -49,9 +49,7 @@ def test_a_token_costs_what_all_stories_say_that_go_on_with_it():
 def test_answers_have_their_kinds_and_cost_the_perfect_reader_nothing_where_computed():
     seen = set()
     for story in TOLD:
-        ends = np.cumsum(
-            [len(token) for token in map(TOKENIZER.tokens.__getitem__, TOKENIZER.encode(story.text))]
-        )
+        ends = np.cumsum([len(TOKENIZER.tokens[i]) for i in TOKENIZER.encode(story.text)])
         costs = perfect_reader(story.text, TOKENIZER)
         for (start, end), kind in zip(story.answers, story.kinds):
             some = costs[np.searchsorted(ends, start + 1) : np.searchsorted(ends, end) + 1]
@@ -63,13 +61,9 @@ def test_answers_have_their_kinds_and_cost_the_perfect_reader_nothing_where_comp
 
 def test_kinds_are_told_by_the_part_of_the_grammar():
     text = next(story.text for story in TOLD if " had " in story.text)
-    kinds = dict(
-        zip(map(TOKENIZER.decode, ([i] for i in TOKENIZER.encode(text))), perfect_reader(text, TOKENIZER))
-    )
-    assert {kind for _, kind in perfect_reader(text, TOKENIZER)} <= set(KINDS)
-    assert perfect_reader(text, TOKENIZER)[-1] == (pytest.approx(0), "the end")
-    fixed = [cost for cost, kind in perfect_reader(text, TOKENIZER) if kind == "fixed words"]
-    assert max(fixed) < 1e-9 and kinds[" said"][1] == "fixed words" if " said" in kinds else True
+    told = perfect_reader(text, TOKENIZER)
+    assert {kind for _, kind in told} <= set(KINDS) and told[-1] == (pytest.approx(0), "the end")
+    assert max(cost for cost, kind in told if kind == "fixed words") < 1e-9
 
 
 def test_the_parts_add_up_to_the_whole_excess():

@@ -8,45 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from small_run import COMPUTING, WRITING, lines, run_in_child, small, write_text
+from small_run import COMPUTING, WRITING, fine_tuning_folder, lines, run_in_child, small
 
 from nanogpt import checkpoint
-from nanogpt.build import ensure_data
 from nanogpt.config import Config, Lora
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.training import scale_init
-from nanogpt.weights import save_model
 
-pytestmark = [
-    pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows"),
-    pytest.mark.usefixtures("one_thread"),
-]
+no_windows = pytest.mark.skipif(os.name == "nt", reason="no SIGKILL on Windows")
+pytestmark = [no_windows, pytest.mark.usefixtures("one_thread")]
 KEYS = {  # what each case changes in a run of two blocks that begins with a model of its own
     "adapters": {"lora_rank": 2},
     "mixture": {"data_mix": {"data": 3, "other": 1}},
     "answers": {"data_answers_after": " saw"},
-    "all three": {
-        "lora_rank": 2,
-        "data_mix": {"data": 3, "other": 1},
-        "data_answers_after": " saw",
-        "model_dropout": 0.1,
-    },
 }
+KEYS["all three"] = KEYS["adapters"] | KEYS["mixture"] | KEYS["answers"] | {"model_dropout": 0.1}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Two texts as shards with one tokenizer, and a model to begin with."""
-    folder = tmp_path_factory.mktemp("kills")
-    write_text(folder / "text.txt", paragraphs=60)
-    manifest = ensure_data(small(folder).data)
-    (folder / "other.txt").write_text("the old dog sang.\n\nred moon, old sun, the cat ran.\n\n" * 20)
-    changes = {"data_dir": str(folder / "other"), "data_source": str(folder / "other.txt")}
-    ensure_data(small(folder, data_tokenizer=str(folder / "data/tokenizer.json"), **changes).data)
-    shape = GPTConfig(block_size=16, vocab_size=manifest["vocab_size"], n_layer=1, n_head=2, n_embd=16)
-    save_model(scale_init(GPT(shape, torch.Generator().manual_seed(5))), folder / "base")
-    return folder
+    return fine_tuning_folder(tmp_path_factory.mktemp("fine-tuning"))
 
 
 def run_of(folder: Path, case: str, name: str) -> Config:
@@ -75,14 +54,10 @@ def killed_until_done(config: Config, kinds: list, dice: random.Random, events: 
     for number, among in enumerate(kinds):
         often = sum(name in among for name in events) // (len(kinds) - number + 1)
         code, said = run_in_child(config, dice.randint(1, max(1, often)), among)
-        assert code == -signal.SIGKILL and said["died"] in among, (
-            f"it was not killed: exit code {code}, {said}"
-        )
+        assert code == -signal.SIGKILL and said["died"] in among, f"not killed: exit code {code}, {said}"
         died.append(said["died"])
     code, said = run_in_child(config)
-    assert code == 0 and said.get("ended") == config.train.max_steps, (
-        f"it cannot go on after its kills: {said}"
-    )
+    assert code == 0 and said.get("ended") == config.train.max_steps, f"it cannot go on: {said}"
     return died
 
 

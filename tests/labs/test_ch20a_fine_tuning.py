@@ -5,30 +5,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
-from ranks import in_ranks
-from small_run import lines, small, write_text
+from ranks import GLOO, in_ranks
+from small_run import fine_tuning_folder, lines, small
 
 from nanogpt import checkpoint, trainer
-from nanogpt.build import ensure_data
 from nanogpt.config import Config, Lora
 from nanogpt.distributed import Ranks
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.metrics import read_metrics
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.training import scale_init
-from nanogpt.weights import save_model
 
 for lab in ("labs.tuning.adapters", "labs.tuning.answers", "labs.corpora.mixture"):
     pytest.importorskip(f"nanogpt.{lab}")  # of chapter 19c, which is optional
 
-pytestmark = [
-    pytest.mark.skipif(
-        not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-    ),
-    pytest.mark.usefixtures("one_thread"),
-]
+pytestmark = [GLOO, pytest.mark.usefixtures("one_thread")]
 BOUND = 2e-5  # nats, over 12 steps
 ALL = {"lora_rank", "data_mix", "data_answers_after"}
 in_runs = partial(in_ranks, seconds=None)  # the trainer opens the group
@@ -36,16 +25,7 @@ in_runs = partial(in_ranks, seconds=None)  # the trainer opens the group
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Two texts as shards with one tokenizer, and a model to begin with."""
-    folder = tmp_path_factory.mktemp("fine-tuning")
-    write_text(folder / "text.txt", paragraphs=60)
-    manifest = ensure_data(small(folder).data)
-    (folder / "other.txt").write_text("the old dog sang.\n\nred moon, old sun, the cat ran.\n\n" * 20)
-    changes = {"data_dir": str(folder / "other"), "data_source": str(folder / "other.txt")}
-    ensure_data(small(folder, data_tokenizer=str(folder / "data/tokenizer.json"), **changes).data)
-    shape = GPTConfig(block_size=16, vocab_size=manifest["vocab_size"], n_layer=1, n_head=2, n_embd=16)
-    save_model(scale_init(GPT(shape, torch.Generator().manual_seed(5))), folder / "base")
-    return folder
+    return fine_tuning_folder(tmp_path_factory.mktemp("fine-tuning"))
 
 
 def run_of(folder: Path, keys: set[str], name: str, **changes) -> Config:
@@ -59,16 +39,12 @@ def run_of(folder: Path, keys: set[str], name: str, **changes) -> Config:
     return replace(small(folder, **said), init_from=str(folder / "base"), lora=lora)
 
 
-def fit(ranks, config: Config) -> int:
-    return trainer.train_config(config).step
-
-
-def fit_and_stop(ranks, config: Config, step: int) -> int:
-    """Train; in a step the file `stop` is made."""
+def fit(ranks, config: Config, stop: int | None = None) -> int:
+    """Train; in step `stop` the file `stop` is made."""
     one_step = trainer.one_step
 
     def stopping(run):
-        if run.step == step - 1 and ranks.rank == 0:
+        if run.step + 1 == stop and ranks.rank == 0:
             (run.folder / "stop").touch()
         return one_step(run)
 
@@ -84,9 +60,8 @@ def same(a: Config, b: Config) -> None:
         apart, said = verdict(one, two, name)
         assert apart < BOUND, said
     assert [line["step"] for line in two] == list(range(1, 13)), "a line is there twice, or missing"
-    places = [
-        checkpoint.load_state(checkpoint.latest(config.run.dir))["data"]["position"] for config in (a, b)
-    ]
+    states = [checkpoint.load_state(checkpoint.latest(config.run.dir)) for config in (a, b)]
+    places = [state["data"]["position"] for state in states]
     assert places[0] == places[1] == 12 * 16, "the place in the data is not the row that both have come to"
 
 
@@ -107,7 +82,7 @@ def test_two_ranks_are_the_same_run(keys, folder):
 def test_it_goes_on_with_another_number_of_ranks(folder):
     alone, moved = run_of(folder, ALL, "never moved"), run_of(folder, ALL, "moved")
     trainer.train_config(alone)
-    assert in_runs(fit_and_stop, 2, moved, 5) == [5, 5]
+    assert in_runs(fit, 2, moved, 5) == [5, 5]
     trainer.train_config(moved)
     same(alone, moved)
 
@@ -116,7 +91,7 @@ def test_it_goes_on_with_another_number_of_ranks(folder):
 def test_the_same_number_goes_on_bit_for_bit(folder):
     whole, stopped = (run_of(folder, ALL, name, model_dropout=0.2) for name in ("whole", "stopped"))
     assert in_runs(fit, 2, whole) == [12, 12]
-    assert in_runs(fit_and_stop, 2, stopped, 5) == [5, 5]
+    assert in_runs(fit, 2, stopped, 5) == [5, 5]
     assert in_runs(fit, 2, stopped) == [12, 12]
     assert lines(whole.run.dir) == lines(stopped.run.dir), "the losses differ"
     ends = [(checkpoint.latest(c.run.dir) / "adapter.safetensors").read_bytes() for c in (whole, stopped)]

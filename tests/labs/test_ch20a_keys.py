@@ -1,8 +1,13 @@
-"""The law of all keys: each is read by a run, or by the lab that it asks for."""
+"""Laws of all keys, which a run reads or the lab that it asks for, and of all facts in which ranks must agree."""
 
 import sys
+from types import SimpleNamespace
 
-from nanogpt.config import LABS, Data, Eval, Model, Optim, Run, Train, keys, load_config
+import pytest
+
+from nanogpt.config import LABS, Config, Data, Eval, Model, Optim, Run, Train, keys, load_config
+from nanogpt.distributed import Ranks
+from nanogpt.labs.parallel import agreement
 from nanogpt.trainer import build_run, fit
 
 CATS = "".join(f"The cat number {i} sat.\n\n" for i in range(200))
@@ -22,21 +27,10 @@ def test_every_key_is_read_by_a_run_or_by_a_lab(tmp_path, monkeypatch):
 
     (tmp_path / "cats.txt").write_text(CATS)
     words = ["data.source=" + str(tmp_path / "cats.txt"), "data.tokenizer=280", f"data.dir={tmp_path}/shards"]
-    words += [
-        f"run.dir={tmp_path}/run",
-        "run.device=cpu",
-        "model.n_layer=1",
-        "model.n_head=2",
-        "model.n_embd=16",
-    ]
-    words += ["model.block_size=16", "train.batch_tokens=32", "train.micro_batch=2", "train.max_steps=2"]
-    words += [
-        "optim.warmup=1",
-        "eval.every=1",
-        "eval.sample_every=2",
-        "eval.tokens=100",
-        "run.checkpoint_every=1",
-    ]
+    words += [f"run.dir={tmp_path}/run", "run.device=cpu", "run.checkpoint_every=1", "optim.warmup=1"]
+    words += ["model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_size=16"]
+    words += ["train.batch_tokens=32", "train.micro_batch=2", "train.max_steps=2"]
+    words += ["eval.every=1", "eval.sample_every=2", "eval.tokens=100"]
     for schedule in ("cosine", "wsd"):
         config = load_config("tiny", [*words, f"optim.schedule={schedule}", f"run.dir={tmp_path}/{schedule}"])
         with monkeypatch.context() as patch:
@@ -48,3 +42,14 @@ def test_every_key_is_read_by_a_run_or_by_a_lab(tmp_path, monkeypatch):
     asked_of_labs = {key for key in keys() if key in LABS or key.partition(".")[0] in LABS}
     own = {"init_from", "lora.alpha", "lora.targets"}  # build.load_given; labs.tuning.adapters
     assert not keys().keys() - used - shape - asked_of_labs - own
+
+
+@pytest.mark.parametrize("fact", ["configuration", "data", "code", "checkpoint"])
+def test_ranks_that_would_do_different_runs_are_refused(fact, monkeypatch):
+    """Rank 1 is made up here; chapter 20a's tests have a real one."""
+    stream = SimpleNamespace(world_size=1, state_dict=dict)
+    monkeypatch.setattr(agreement, "gathered", lambda ranks, facts: [facts, dict(facts)])
+    agreement.refuse_other_runs(Ranks(), Config(), stream, "step_000004")
+    monkeypatch.setattr(agreement, "gathered", lambda ranks, facts: [facts, facts | {fact: "another"}])
+    with pytest.raises(ValueError, match=fact):
+        agreement.refuse_other_runs(Ranks(), Config(), stream, "step_000004")

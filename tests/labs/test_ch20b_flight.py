@@ -1,34 +1,19 @@
 """The flight recorder names what each rank waits in, and where the ranks' lists of collectives part."""
 
 import contextlib
-import json
-import os
 import pickle
-import shutil
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT
-from ranks import in_ranks, skip_without_two_gpus, torchrun_on_gpus
-from small_run import write_text
+from ranks import GLOO, in_ranks, skip_without_two_gpus, torchrun_on_gpus
 from torch._C import _distributed_c10d
 
 from nanogpt.distributed import Ranks, gathered
 from nanogpt.labs.corpora.stories import ensure_corpus
-from nanogpt.labs.corpora.text import prepare_text
 from nanogpt.labs.drills.flight import flight_record, where_they_part
-from nanogpt.tokenizer import BPETokenizer
 
-pytestmark = pytest.mark.skipif(
-    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-)
-PY_SPY = shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+pytestmark = GLOO
 
 
 def entry(number: int, kind="all_reduce", sizes=((3,),)) -> dict:
@@ -83,43 +68,3 @@ def test_on_gpus_the_watch_speaks_before_nccls_watchdog_ends_the_process(check, 
     words = ["--data", str(tmp_path / "stories"), "--out", str(tmp_path), "--seconds", "20"]
     done = torchrun_on_gpus("flight", check, *words)
     assert done.returncode != 0 and "watch: rank 0 is in" in done.stderr and "watch: rank 1" in done.stderr
-
-
-def stack(pid: int) -> str:
-    """The Python stack of a process as py-spy sees it from outside; why not, where it may not look."""
-    done = subprocess.run([PY_SPY, "dump", "--pid", str(pid)], capture_output=True, text=True)
-    return done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(PY_SPY is None, reason="no py-spy here")
-def test_the_chapters_deadlock_is_seen_from_outside_by_py_spy_and_from_inside_by_the_record(tmp_path):
-    write_text(tmp_path / "text.txt")
-    BPETokenizer.train((tmp_path / "text.txt").read_text(), 280).save(tmp_path / "tokenizer.json")
-    prepare_text(tmp_path / "text.txt", tmp_path / "data", tmp_path / "tokenizer.json")
-    words = ["--standalone", "--nproc-per-node=2", "-m", "nanogpt", "flight", "alone", "--seconds=4"]
-    command = [sys.executable, "-m", "torch.distributed.run", *words]
-    env = os.environ | {"NANOGPT_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    env["TORCH_LOGS"] = "ddp"
-    with open(tmp_path / "err", "w") as err:
-        command += [f"--data={tmp_path / 'data'}", f"--out={tmp_path}"]
-        run = subprocess.Popen(command, cwd=ROOT, env=env, stderr=err)
-    seen, deadline = {}, time.monotonic() + 60
-    while run.poll() is None and time.monotonic() < deadline:
-        for rank in psutil.Process(run.pid).children():
-            with contextlib.suppress(psutil.Error):
-                text, who = stack(rank.pid), rank.environ()["RANK"]
-                seen[who] = "may not look" if "Permission" in text else text or seen.get(who)
-                if "all_gather_object" in text or "all_reduce" in text:
-                    seen[f"{who} waits"] = text
-        time.sleep(0.2)
-    assert run.wait(60) == 1, "nobody has run into the time limit"
-    rebuilt = (tmp_path / "err").read_text().count("Reducer buckets have been rebuilt in this iteration")
-    assert rebuilt == 2, "chapter 20 says that TORCH_LOGS=ddp shows this line, once a rank"
-    alone, trains = where_they_part(
-        [json.loads((tmp_path / f"alone-rank{r}.json").read_text()) for r in (0, 1)]
-    )
-    assert "check_alone" in str(alone["calls"]) and "accumulate_gradients" in str(trains["calls"])
-    if "may not look" in seen.values():
-        pytest.skip("py-spy may not look into another process here (Yama, or not root)")
-    assert "check_alone" in seen["0 waits"] and "accumulate_gradients" in seen["1 waits"], seen

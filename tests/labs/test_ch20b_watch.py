@@ -8,15 +8,10 @@ import time
 
 import pytest
 import torch
-import torch.distributed as dist
-from ranks import drilled_on_gpus, in_ranks
+from ranks import GLOO, drilled_on_gpus, in_ranks
 
 from nanogpt.distributed import Ranks
 from nanogpt.labs.parallel.watch import watched
-
-GLOO = pytest.mark.skipif(
-    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-)
 
 
 def busy_then_late(ranks: Ranks, patience: float) -> tuple[str, str]:
@@ -34,7 +29,7 @@ def busy_then_late(ranks: Ranks, patience: float) -> tuple[str, str]:
 
 @GLOO
 def test_the_watch_says_once_where_all_are_and_nothing_while_collectives_begin():
-    (busy, said), (also_busy, by_the_other) = in_ranks(busy_then_late, 2, 3.0)
+    (busy, said), (also_busy, by_the_other) = in_ranks(busy_then_late, 2, 2.0)
     assert busy == also_busy == "", "the watch has called a run lost that goes on"
     assert by_the_other == "", "both ranks have printed"
     waits, late = said.splitlines()

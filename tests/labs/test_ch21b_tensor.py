@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from ranks import drilled_on_gpus, in_ranks
+from ranks import GLOO, drilled_on_gpus, in_ranks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
@@ -42,12 +42,10 @@ from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
 from nanogpt.training import accumulate_gradients, train_step
 from nanogpt.weights import load_model, save_model
 
-pytestmark = pytest.mark.skipif(
-    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-)
+pytestmark = GLOO
 SHAPE = GPTConfig(
     block_size=16, vocab_size=97, n_layer=2, n_head=4, n_embd=32
-)  # 97 leaves the last rank fewer rows
+)  # 97: the last rank has fewer rows
 ROWS, STEPS, CLIP = 4, 6, 0.5
 BOUND = 5e-6  # float32, sums in another order: gradients by their length, losses in nats, norms; measured 4e-7 to 2e-6
 
@@ -102,24 +100,16 @@ def curve(ranks: Ranks, folder: str, way: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def alone(seed) -> dict:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    found = curve(Ranks(), seed, "one process")
-    torch.set_num_threads(threads)
-    return found
+def alone(seed, one_thread) -> dict:
+    return curve(Ranks(), seed, "one process")
+
+
+SLOW = [(2, "split"), (4, "split"), (4, "sequence"), (4, "data × sequence")]
 
 
 @pytest.mark.parametrize(
     ("size", "way"),
-    [
-        (2, "sequence"),
-        (4, "data × tensor"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in ((2, "split"), (4, "split"), (4, "sequence"), (4, "data × sequence"))
-        ),
-    ],
+    [(2, "sequence"), (4, "data × tensor"), *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
 )
 def test_a_split_model_is_one_process(size, way, seed, alone):
     for found in in_ranks(curve, size, seed, way):
@@ -129,9 +119,7 @@ def test_a_split_model_is_one_process(size, way, seed, alone):
         print(f"gradient {apart:.1e}, losses {worst['losses']:.1e}, norms {worst['norms']:.1e}")
         assert min(alone["norms"]) > CLIP, "nothing was clipped"
         assert max(apart, *worst.values()) < BOUND
-        assert found["apart"] < 1e-5, (
-            "a GPT of one process, loaded from full_cut_state, computes something else"
-        )
+        assert found["apart"] < 1e-5, "a GPT loaded from full_cut_state computes something else"
 
 
 def unclipped(ranks: Ranks, folder: str, way: str) -> tuple[list, float]:
@@ -193,10 +181,8 @@ def vocabulary(ranks: Ranks, V: int) -> list[float]:
     theirs.backward()
     pairs = [(theirs, loss), (part.grad, cut(table.grad, 0)), (x, F.embedding(ids, table).flatten(0, 1))]
     with loss_parallel(), CommDebugMode() as comm:
-        mesh, shape = (
-            init_device_mesh("cpu", (ranks.size,)),
-            {"shape": logits.shape, "stride": logits.stride()},
-        )
+        mesh = init_device_mesh("cpu", (ranks.size,))
+        shape = {"shape": logits.shape, "stride": logits.stride()}
         torchs = DTensor.from_local(cut(logits * 50, 1), mesh, [Shard(1)], **shape)
         pairs.append((F.cross_entropy(torchs, targets).to_local(), loss))
     assert comm.get_total_counts() == 3, "PyTorch's loss needs other collectives than ours"
@@ -211,9 +197,7 @@ def of_a_rank(ranks: Ranks, folder: str) -> tuple[float, list[list[float]]]:
 def test_sequence_by_hand_and_a_vocabulary_in_parts_are_one_process(size, seed):
     for apart, vocabularies in in_ranks(of_a_rank, size, seed):
         assert apart < BOUND, "sequence parallelism by hand computes another block"
-        assert max(map(max, vocabularies)) < BOUND, (
-            f"loss, gradient, embedding, PyTorch's loss: {vocabularies}"
-        )
+        assert max(map(max, vocabularies)) < BOUND, f"loss, gradient, embedding, torch's: {vocabularies}"
 
 
 # What is sent
@@ -260,9 +244,9 @@ def test_a_ranks_rows_are_its_heads_q_k_and_v(n):
 @pytest.mark.parametrize(
     ("change", "n", "said"),
     [
-        ({}, 3, "n_head=4 heads cannot be dealt to 3 ranks"),
+        ({}, 3, "n_head=4"),
         ({"dropout": 0.1}, 2, "dropout=0.1"),
-        ({"vocab_size": 5}, 4, "vocab_size=5 leaves a rank of 4 without a token"),
+        ({"vocab_size": 5}, 4, "vocab_size=5"),
     ],
 )
 def test_what_cannot_be_split_is_one_line(change, n, said):
@@ -273,9 +257,7 @@ def test_what_cannot_be_split_is_one_line(change, n, said):
 def refused(ranks: Ranks, folder: str) -> list[str]:
     mesh, said = init_device_mesh("cpu", (ranks.size, 1), mesh_dim_names=("tp", "dp")), []
     whole = load_model(folder)
-    assert split(whole, mesh["dp"]) is whole and not isinstance(whole.lm_head.weight, DTensor), (
-        "one rank is no split"
-    )
+    assert split(whole, mesh["dp"]) is whole and not isinstance(whole.lm_head.weight, DTensor)
     for call in (
         lambda: split(load_model(folder), mesh),
         lambda: split(load_model(folder), mesh["tp"], sequence=True)(torch.zeros(1, 7, dtype=torch.long)),

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,16 +12,13 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from gpu_drills import drilled, two_gpus
-from ranks import in_ranks
+from ranks import GLOO, drilled_on_gpus, in_ranks
 from small_run import lines, small, weights, write_text
-from wording import in_our_words
 
 from nanogpt import checkpoint, trainer
 from nanogpt.config import Lora, Parallel, load_config
 from nanogpt.distributed import Ranks
 from nanogpt.evaluate import evaluate
-from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.labs.parallel.laid_out import (
@@ -44,15 +42,9 @@ from nanogpt.pretrained import from_hf
 from nanogpt.training import accumulate_gradients, train_step
 from nanogpt.weights import load_model, save_model
 
-pytestmark = [
-    pytest.mark.skipif(
-        not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-    ),
-    pytest.mark.usefixtures("one_thread"),
-]
-BOUND = (
-    2e-5  # nats, over 8 steps at a rate of 1e-2: sums in another order, which Adam carries on; measured 2e-6
-)
+pytestmark = [GLOO, pytest.mark.usefixtures("one_thread")]
+# Nats, over 8 steps at a rate of 1e-2: sums in another order, which Adam carries on; measured 2e-6.
+BOUND = 2e-5
 GRIDS = {  # processes, and how they are laid out
     "one": (1, Parallel()),
     "copies 2": (2, Parallel(dp=2)),
@@ -79,16 +71,12 @@ def short(folder: Path, run: Path, **changes):
     return small(folder, **said | changes)
 
 
-def fit(ranks, config) -> int:
-    return trainer.train_config(config).step
-
-
-def fit_and_stop(ranks, config, step: int) -> int:
-    """Train; in a step the file `stop` is made."""
+def fit(ranks, config, stop: int | None = None) -> int:
+    """Train; in step `stop` the file `stop` is made."""
     one_step = trainer.one_step
 
     def stopping(run):
-        if run.step == step - 1 and ranks.rank == 0:
+        if run.step + 1 == stop and ranks.rank == 0:
             (run.folder / "stop").touch()
         return one_step(run)
 
@@ -101,7 +89,7 @@ def fit_and_stop(ranks, config, step: int) -> int:
 
 def fit_all(ranks, jobs: list) -> list[int]:
     """Several runs, one after the other, in one start of the processes; jobs: configuration, and where to stop or None."""
-    return [fit_and_stop(ranks, config, stop) if stop else fit(ranks, config) for config, stop in jobs]
+    return [fit(ranks, config, stop) for config, stop in jobs]
 
 
 def started(processes: int, jobs: list) -> None:
@@ -238,9 +226,7 @@ def test_16_bits_on_shards_are_the_same_run_too(precision, runs):
 
 SHAPE = GPTConfig(block_size=12, vocab_size=97, n_layer=2, n_head=4, n_embd=40)
 HELD = [np.array([0, *range(1, n), 0], dtype=np.uint16) for n in (60, 33)]  # one document each; 0 ends it
-WIDE = [
-    {side // tp, 40} for side in (120, 40, 160) for tp in (1, 2)
-]  # the sides of a block's matrices, and cut
+WIDE = [{side // tp, 40} for side in (120, 40, 160) for tp in (1, 2)]  # sides of a block's matrices, and cut
 AUTOCAST_BOUND = 0.02
 
 
@@ -270,12 +256,14 @@ def copies_after_forward(model: GPT, stepper, some, precision: str) -> int:
     return alive
 
 
-def steps_in(ranks: Ranks, layout: Parallel, folder: Path, compiled=False, dtype="float32") -> dict:
+def steps_in(ranks: Ranks, layout: Parallel, folder: Path, backend="", dtype="float32") -> dict:
     """Four steps of a model that was made in parts; validation; what is gathered in the end is kept by rank 0."""
     config = SimpleNamespace(parallel=layout, train=SimpleNamespace(dtype=dtype))
     weights = draw_weights(SHAPE, torch.Generator().manual_seed(0))
     model, readers = build_in_parts(SHAPE, weights, config, ranks)
-    stepper = compile_blocks(model) if compiled else model
+    if backend:
+        torch.compile = partial(torch.compile, backend=backend)
+    stepper = compile_blocks(model) if backend else model
     optimizer = LaidOutAdamW(model, 1e-2, betas=(0.9, 0.98), weight_decay=0.01)
     losses, val = [], []
     for step in range(4):
@@ -329,10 +317,10 @@ def faqs_layouts() -> list[str]:
     return re.findall(r"^torchrun .* train \S+ +# (parallel[^:]*):", faq, re.MULTILINE)
 
 
-COMPILED = {"compiled": True}
+COMPILED = {"backend": "inductor"}
 CASES = {
     2: [
-        ("parts, compiled", Parallel(shard=True), COMPILED),
+        ("parts, compiled", Parallel(shard=True), {"backend": "aot_eager"}),  # kernels: the slow case
         ("parts, bf16", Parallel(shard=True), {"dtype": "bf16"}),
         ("cuts", Parallel(tp=2), {}),
     ],
@@ -363,16 +351,9 @@ def test_made_in_parts_compiled_and_validated_as_one_process(size, tmp_path):
             assert has["copies"] == 0, f"{name} keeps {has['copies']} bytes of 16-bit copies after forward"
 
 
-def test_the_faqs_command_is_found():
-    assert faqs_layouts(), "the FAQ names no layout, or this file does not find it"
-
-
 @pytest.mark.gpu
-@two_gpus
 def test_the_drills_find_the_same_by_nccl(tmp_path):
-    ensure_corpus(tmp_path / "stories")
-    names = ["drills.layouts:ways", "drills.layouts:making"]
-    found = drilled(names, str(tmp_path / "stories"), tmp_path / "found.json")
+    found = drilled_on_gpus(tmp_path, "drills.layouts:ways", "drills.layouts:making")
     ways = found["drills.layouts:ways"]
     for name, way in ways.items():
         for (loss, norm), (one, its) in zip(way["told"], ways["one process"]["told"], strict=True):
@@ -409,7 +390,7 @@ def test_the_same_layout_goes_on_bit_for_bit(grid, runs):
             assert torch.equal(x, states[1]["state"][i][what]), f"{what} of parameter {i} differs"
 
 
-# Impossible ones, each in one line
+# Saved in parts
 
 
 IN_PARTS = Parallel(shard=True, save_parts=True)
@@ -443,12 +424,8 @@ KILLED = {"model_dropout": 0.2, "run_checkpoint_every": 4, "run_keep": 9}
 def parts(folder, tmp_path_factory) -> Path:
     """Three runs of two ranks that save in parts, in one start: whole, one that stops after step 3, and a short one."""
     home = tmp_path_factory.mktemp("parts")
-    whole = in_parts(folder, home / "whole", **KILLED)
-    stopped, short_one = (
-        in_parts(folder, home / "stopped"),
-        in_parts(folder, home / "short", train_max_steps=4),
-    )
-    started(2, [(whole, None), (stopped, 3), (short_one, None)])
+    whole, stopped = in_parts(folder, home / "whole", **KILLED), in_parts(folder, home / "stopped")
+    started(2, [(whole, None), (stopped, 3), (in_parts(folder, home / "short", train_max_steps=4), None)])
     return home
 
 
@@ -480,29 +457,27 @@ def test_parts_go_on_with_another_number_of_ranks(size, folder, parts, tmp_path,
 def test_parts_are_no_model_and_need_shards(folder, parts, tmp_path):
     with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
         checkpoint.pick_checkpoint(parts / "short")
-    for place in (parts / "short", checkpoint.latest(parts / "short")):
-        begins = replace(short(folder, tmp_path / "new"), init_from=str(place))
-        with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
-            trainer.build_run(begins)
-    config = in_parts(folder, tmp_path / "run")
+    begins = replace(short(folder, tmp_path / "new"), init_from=str(parts / "short"))
+    with pytest.raises(ValueError, match="step_000004 is in parts; make a model of it with join"):
+        trainer.build_run(begins)
     for layout in (Parallel(save_parts=True), Parallel(shard=True, tp=2, save_parts=True)):
-        with pytest.raises(ValueError, match=r"parallel\.save_parts=true needs parallel\.shard=true and"):
-            replace(config, parallel=layout)
+        with pytest.raises(ValueError, match=r"parallel\.save_parts=true"):
+            replace(begins, parallel=layout)
+
+
+# Impossible ones
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("parallel.tp=3", "parallel.tp=3 must divide model.n_head=4, as 1, 2, 4 do"),
-        ("parallel.tp=2 model.dropout=0.1", "model.dropout=0.1 with parallel.tp=2: masks would differ"),
-        ("parallel.tp=2 train.dtype=bf16-masters", "needs complete weights, not parallel.tp=2; take bf16"),
-        ("parallel.shard=true train.dtype=bf16-masters", "needs complete weights, not parallel.shard=true"),
-        ("parallel.copies=2", "parallel.copies=2 are of parts; set parallel.shard=true, or leave it out"),
-        ("parallel.dp=0", "command line: parallel.dp=0 must be greater than 0"),
-        ("parallel.tp=two", 'command line: parallel.tp="two" must be a valid integer'),
-        ("parallel.shard=1", "command line: parallel.shard=1 must be a valid boolean"),
-        ("parallel.pp=2", "command line: there is no key parallel.pp; did you mean parallel.tp?"),
-        ("parallel=2", "parallel is a section and takes keys of its own: parallel.dp, "),
+        ("parallel.tp=3", "parallel.tp=3 must divide model.n_head=4"),
+        ("parallel.tp=2 model.dropout=0.1", "model.dropout=0.1 with parallel.tp=2"),
+        ("parallel.tp=2 train.dtype=bf16-masters", "parallel.tp=2"),
+        ("parallel.shard=true train.dtype=bf16-masters", "parallel.shard=true"),
+        ("parallel.copies=2", "parallel.copies=2"),
+        ("parallel.dp=0", "parallel.dp=0"),
+        ("parallel.shard=1", "parallel.shard=1"),
     ],
 )
 def test_what_no_number_of_processes_can_run_is_one_line(words, says):
@@ -512,29 +487,18 @@ def test_what_no_number_of_processes_can_run_is_one_line(words, says):
 
 
 @pytest.mark.parametrize(
-    ("layout", "processes", "says"),
+    ("layout", "processes", "numbers"),
     [
-        (
-            Parallel(dp=2, tp=2),
-            2,
-            "parallel.dp=2 × parallel.tp=2 needs 4 processes; 2 were started (torchrun",
-        ),
-        (Parallel(dp=2), 1, "parallel.dp=2 × parallel.tp=1 needs 2 processes; 1 was started (torchrun"),
-        (Parallel(dp=2), 4, "parallel.dp=2 × parallel.tp=1 needs 2 processes; 4 were started (torchrun"),
-        (Parallel(tp=4), 6, "parallel.tp=4 needs a multiple of 4 processes; 6 were started"),
-        (Parallel(shard=True, copies=3), 4, "parallel.copies=3 must divide parallel.dp=4"),
+        (Parallel(dp=2, tp=2), 2, {"2", "4"}),
+        (Parallel(dp=2), 1, {"2", "1"}),
+        (Parallel(tp=4), 6, {"4", "6"}),
+        (Parallel(shard=True, copies=3), 4, {"3", "4"}),
     ],
 )
-def test_another_number_of_processes_is_one_line(layout, processes, says):
+def test_another_number_of_processes_is_refused(layout, processes, numbers):
     with pytest.raises(ValueError) as error:
         data_parallel(layout, processes)
-    told = str(error.value)
-    numbers = set(re.findall(r"(?<==)\d+", says))
-    assert (
-        told.startswith(says)
-        if in_our_words(data_parallel, says)
-        else numbers <= set(re.findall(r"\d+", told))
-    )
+    assert numbers <= set(re.findall(r"\d+", str(error.value)))
 
 
 def test_without_a_word_all_processes_read_different_rows():
@@ -543,36 +507,30 @@ def test_without_a_word_all_processes_read_different_rows():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("layout", "batch", "says"),
-    [
-        (Parallel(dp=4), 256, "parallel.dp=4 × parallel.tp=1 needs 4 processes; 2 were started"),
-        (
-            Parallel(shard=True),
-            192,
-            "3 × train.micro_batch=4 × model.block_size=16: not to be dealt to 2 ranks",
-        ),
-    ],
-)
-def test_the_trainer_refuses_before_anything_is_written(layout, batch, says, folder, tmp_path):
-    config = replace(short(folder, tmp_path / "run", train_batch_tokens=batch), parallel=layout)
-    for error in in_ranks(fit, 2, config, seconds=None):
-        assert isinstance(error, ValueError) and says in str(error), error
-    assert not list((tmp_path / "run").glob("step_*")), "a checkpoint of a run that was refused"
+def test_the_trainer_refuses_before_anything_is_written(folder, tmp_path):
+    asked, run = partial(short, folder, tmp_path / "run"), tmp_path / "run"
+    adapted = replace(asked(), lora=Lora(rank=2), init_from="a/model")
+    cases = [
+        (asked(), Parallel(dp=4), "parallel.dp=4"),
+        (asked(train_batch_tokens=192), Parallel(shard=True), "train.micro_batch=4"),
+        (adapted, Parallel(shard=True), "parallel.shard"),
+        (asked(data_answers_after=" saw"), Parallel(tp=2), "parallel.tp"),
+    ]
+    jobs = [replace(config, parallel=layout) for config, layout, _ in cases]
+    for errors in in_ranks(refused, 2, jobs, seconds=None):
+        for error, (_, _, says) in zip(errors, cases, strict=True):
+            assert says in error, error
+    assert not list(run.glob("step_*")), "a checkpoint of a run that was refused"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", [Parallel(shard=True), Parallel(tp=2)], ids=["parts", "cuts"])
-def test_adapters_and_answers_in_a_model_in_parts_are_refused_in_one_line(layout, folder, tmp_path):
-    adapted = replace(short(folder, tmp_path / "run"), lora=Lora(rank=2), init_from="a/model")
-    for asked in (adapted, short(folder, tmp_path / "run", data_answers_after=" saw")):
-        config = replace(asked, parallel=layout)
-        for error in in_ranks(fit, 2, config, seconds=None):
-            assert isinstance(error, ValueError), error
-            assert str(error) == (
-                "adapters and answers need a complete model; leave out parallel.shard, parallel.tp"
-            )
-    assert not list((tmp_path / "run").glob("step_*")), "a checkpoint of a run that was refused"
+def refused(ranks: Ranks, jobs: list) -> list[str]:
+    """What the trainer says to each configuration."""
+    said = []
+    for config in jobs:
+        with pytest.raises(ValueError) as error:
+            trainer.train_config(config)
+        said.append(str(error.value))
+    return said
 
 
 # One process

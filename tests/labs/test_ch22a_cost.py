@@ -35,7 +35,6 @@ from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.labs.roofline.sheets import Peak
 from nanogpt.model import GPT, Block, GPTConfig, num_params, step_flops
 
-MIB = 2**20
 GPT2, PADDED = GPTConfig(), GPTConfig(padded_vocab_size=50304)
 A800 = Step(PADDED, 56, 1024, "llm.c", recompute="gelu")
 GPT3 = replace(plan.MODELS["gpt3-175B"], padded_vocab_size=50304)
@@ -50,10 +49,9 @@ def said(capsys, *words, code: int = 0) -> str:
 def test_a_rank_sends_what_a_ring_sends():
     for n in (2, 8, 1024):
         (sent,) = data_traffic(Step(GPT2, program="pytorch", dp=n))
-        assert sent.sent == pytest.approx(2 * (n - 1) / n * 4 * num_params(GPT2))
-        assert sent.seconds(Cluster(1e15)) == pytest.approx(
-            average_seconds(4 * num_params(GPT2), n, Cluster(1e15))
-        )
+        P, cluster = num_params(GPT2), Cluster(1e15)
+        assert sent.sent == pytest.approx(2 * (n - 1) / n * 4 * P)
+        assert sent.seconds(cluster) == pytest.approx(average_seconds(4 * P, n, cluster))
     assert traffic(Step(GPT2)) == []
 
 
@@ -73,17 +71,7 @@ def wide():
 
 
 @pytest.mark.parametrize(
-    "way, n",
-    [
-        ("ddp", 2),
-        ("ddp", 1024),
-        ("fsdp", 2),
-        ("fsdp", 64),
-        ("fsdp bf16", 2),
-        ("fsdp bf16", 64),
-        ("tensor", 2),
-        ("tensor", 4),
-    ],
+    "way, n", [("ddp", 2), ("ddp", 1024), ("fsdp", 2), ("fsdp", 64), ("fsdp bf16", 64), ("tensor", 4)]
 )
 def test_collectives_of_a_real_step_are_the_formulas(way, n, wide):
     layout = {"ddp": {"dp": n}, "fsdp": {"dp": n, "shard": 3}, "tensor": {"tp": n}}[way.split()[0]]
@@ -92,15 +80,11 @@ def test_collectives_of_a_real_step_are_the_formulas(way, n, wide):
         model = GPT(wide)
         if way == "ddp":
             model = torch.nn.parallel.DistributedDataParallel(model)
+        elif way == "tensor":
+            tensor = pytest.importorskip("nanogpt.labs.parallel.tensor")  # chapter 21b, optional
+            model = tensor.split(model, init_device_mesh("cpu", (n,)))
         else:
-            precision = "bf16" if "bf16" in way else "float32"
-            model = (
-                pytest.importorskip("nanogpt.labs.parallel.tensor").split(
-                    model, init_device_mesh("cpu", (n,))
-                )
-                if way == "tensor"
-                else shard(model, precision=precision)
-            )
+            model = shard(model, precision="bf16" if "bf16" in way else "float32")
         calls = traced(model, *torch.zeros(2, 3, 64, dtype=torch.long))
     formula = traffic(Step(wide, 3, 64, program, **layout))
     for kind in {sent.kind for sent in formula} | {kind for kind, _ in calls}:
@@ -115,6 +99,14 @@ def test_time_follows_from_flops_and_the_share_that_is_reached():
     assert sum(told.values()) == told["compute"] == pytest.approx(step_flops(GPT2, 8, 1024) / 156e12)
     P = num_params(GPT2)
     assert step_flops(GPT2, 8, 1024) / (8 * 1024) == pytest.approx(6 * P, rel=0.2), "the 6 P law"
+
+
+@pytest.mark.parametrize("stage, share", [(1, 2 / 3 / 4), (3, 1)])
+def test_sums_hide_behind_the_last_backward_and_weights_in_parts_behind_the_whole_step(stage, share):
+    step, card = Step(GPT2, 8, program="pytorch", dp=16, shard=stage, accumulate=4), CARDS["A100-80GB"]
+    shown, rest = (seconds(step, card, 0.5, between=1e6, overlap=overlap) for overlap in (0.0, 0.8))
+    hidden = shown["data parallel"] - rest["data parallel"]
+    assert hidden == pytest.approx(0.8 * share * shown["compute"])
 
 
 def test_gpt3_on_1024_gpus_computes_what_megatrons_formula_says():
@@ -132,31 +124,12 @@ def test_gpt3_on_1024_gpus_computes_what_megatrons_formula_says():
 
 
 def test_the_command_prints_the_published_figures(capsys):
-    text = said(
-        capsys,
-        *["--device", "A800", "--batch", "56", "--program", "llm.c", "--recompute", "gelu", "--tensors"],
-    )
+    words = "--device A800 --batch 56 --program llm.c --recompute gelu --tensors"
+    text = said(capsys, *words.split())
     for figure in ("124,475,904", "237.4 MiB", "18,564.7 MiB", "of 81,100 MiB: fits"):
         assert figure in text
     assert "largest batch                236" in text
     assert all(name in text for name in tensors(A800))
-
-
-def test_cost_is_hours_times_price(capsys):
-    text = said(capsys, "--tokens", "1e11", "--price", "2", "--dp", "4", "--mfu", "0.4")
-    line = next(line for line in text.splitlines() if "GPU-hours " in line)
-    hours, price, cost = map(float, re.findall(r"\d+", line))
-    days = float(next(line for line in text.splitlines() if line.startswith("  run")).split()[1])
-    assert price == 2 and cost == pytest.approx(2 * hours, abs=1.01)
-    assert hours == pytest.approx(4 * 24 * days, rel=0.02), "four GPUs"
-    assert "all-reduce over 4" in text
-
-
-def test_what_does_not_fit_says_so_and_exits_1(capsys):
-    words = "--model", "gpt2-1558M", "--device", "RTX 4090", "--seq", "2048", "--batch", "1"
-    text = said(capsys, *words, code=1)
-    assert "does NOT fit" in text and "largest batch                  0" in text
-    assert " a second" in text, "the plan is printed all the same"
 
 
 @pytest.mark.parametrize("words", [[], ["--pp", "2", "--accumulate", "4"], ["--overhead", "3000.7"]])
@@ -165,51 +138,26 @@ def test_the_exit_code_is_what_the_line_says_at_the_largest_batch_and_beyond(wor
     most = int(re.search(r"largest batch +(\d+)", said(capsys, *words, "--batch", "1"))[1])
     assert ": fits" in said(capsys, *words, "--batch", str(most))
     assert "does NOT fit" in said(capsys, *words, "--batch", str(most + 1), code=1)
-    assert "1 it does not fit" in said(capsys, "--help")
 
 
 @pytest.mark.parametrize(
     "words, says",
     [
-        ("--model gpt2-124", "did you mean 'gpt2-124M'"),
-        ("--device a800", "did you mean 'A800'"),
-        ("--device 4070S", "did you mean 'RTX 4070 SUPER'"),
-        ("--program llmc", "did you mean 'llm.c'"),
-        ("--recompute blocks", "did you mean 'block'"),
-        ("--batch 0", "--batch 0 must be at least 1"),
-        ("--batch x", "invalid int value"),
-        ("--seq -1", "--seq -1 must be at least 1"),
-        ("--tp 5", "tp=5 must divide n_head=12"),
-        ("--pp 7", "pp=7 must divide n_layer=12"),
-        ("--shard 4", "shard=4 must be 0, 1, 2 or 3"),
-        ("--model llama-70B", "Or give its shape: --layers, --heads, --width, --vocab"),
-        ("--device MI300X", "give --memory (MiB) and --tflops"),
-        ("--device T4 --program bf16", "take fp16 or float32"),
-        ("--device V100 --program llm.c", "take fp16 or float32"),
-        ("--heads 5", "choose an n_head that divides n_embd"),
-        ("--dp 0", "--dp 0 must be at least 1"),
-        ("--mfu -1", "--mfu -1 must be at least 0"),
-        ("--mfu 40", "it is a share; 40% is 0.4"),
-        ("--tokens nan", "--tokens nan must be at least 0"),
-        ("--price -1", "--price -1 must be at least 0"),
-        ("--nonsense", "unrecognized arguments"),
+        ("--model gpt2-124", "gpt2-124M"),
+        ("--device 4070S", "RTX 4070 SUPER"),
+        ("--device MI300X", "--memory (MiB) and --tflops"),
+        ("--device T4 --program bf16", "fp16"),
+        ("--batch 0", "--batch 0"),
+        ("--shard 4", "shard=4"),
+        ("--mfu 40", "0.4"),
+        ("--tokens nan", "--tokens nan"),
+        ("--price -1", "--price -1"),
     ],
 )
 def test_wrong_input_is_one_line(words, says, capsys):
     assert cli.main(["plan", *words.split()]) == 2
     err = capsys.readouterr().err
     assert says in err and err.count("\n") == 1
-
-
-def test_a_batch_beyond_all_cards_is_told_and_not_drawn_sign_by_sign(capsys):
-    """Its picture once took a gigabyte of signs, and beyond 64 bits of them an OverflowError."""
-    out = said(capsys, "--batch", "99999999999999999999", code=1)
-    assert "does NOT fit" in out and max(map(len, out.splitlines())) < 200
-
-
-def test_every_card_has_a_source_and_a_link():
-    for name, card in CARDS.items():
-        assert card.sheet.source and 16 <= card.link <= 900, name
 
 
 @pytest.mark.parametrize("row", figures.problems(), ids=lambda row: row["question"][:40])
@@ -250,21 +198,17 @@ def test_the_flops_of_recomputing_are_those_that_pytorch_makes(recompute):
     step = Step(shape, B, 64, "pytorch", flash=False, recompute=recompute)
     assert counter.get_total_flops() == compute_flops(step) + recompute_flops(step)
     whole = replace(step, program="megatron")
-    assert recompute_flops(whole) == 1.4 * recompute_flops(step), (
-        "Megatron's second forward is a complete one"
-    )
+    assert recompute_flops(whole) == 1.4 * recompute_flops(step), "Megatron's second forward is complete"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bf16"])
 def test_the_dry_runs_time_grows_with_recomputing_as_the_planners_does(dtype):
     """On a machine whose traffic takes no time, by the same FLOPs; and a step that is measured recomputes."""
     roof = Roofline("none", {"float32": 1e12, "bfloat16": 4e12}, 1e18)
-    config = [
-        load_config("gpt2-124M", [f"train.dtype={dtype}", f"parallel.recompute={recompute}"])
-        for recompute in ("false", "true")
-    ]
-    plain, again = (dryrun.least_seconds(GPT2, c, roof) for c in config)
-    program, c = f"pytorch-{dtype}".removesuffix("-float32"), config[0]
+    c = load_config("gpt2-124M", [f"train.dtype={dtype}"])
+    recomputed = load_config("gpt2-124M", [f"train.dtype={dtype}", "parallel.recompute=true"])
+    plain, again = (dryrun.least_seconds(GPT2, each, roof) for each in (c, recomputed))
+    program = f"pytorch-{dtype}".removesuffix("-float32")
     step = Step(GPT2, c.train.micro_batch, 1024, program, recompute="block", accumulate=c.micro_batches)
     planned = seconds(step, Card(Peak(float32=1, tf32=None, half=4, bandwidth=1, source="none")), mfu=1.0)
     assert again - plain == pytest.approx(planned["recompute"]), "the dry run and the plan disagree"
@@ -286,75 +230,23 @@ def test_a_measured_step_recomputes_where_the_run_will(monkeypatch):
 
 def test_float32_computes_at_float32s_rate_and_tf32_beside_it(capsys):
     card = CARDS["A100-80GB"]
-    rates = {
-        name: card.rate(f"pytorch{name}") / 1e12 for name in ("", "-tf32", "-bf16", "-fp16", "-bf16-masters")
-    }
-    assert rates == {"": 19.5, "-tf32": 156, "-bf16": 312, "-fp16": 312, "-bf16-masters": 312}
-    assert "19.5 TFLOP/s" in said(capsys, "--program", "float32") and "156 TFLOP/s" in said(
-        capsys, "--program", "tf32"
-    )
+    names = "", "-tf32", "-bf16", "-fp16", "-bf16-masters"
+    assert [card.rate(f"pytorch{name}") / 1e12 for name in names] == [19.5, 156, 312, 312, 312]
+    assert "19.5 TFLOP/s" in said(capsys, "--program", "float32")
     assert "pytorch-fp16" in said(capsys, "--device", "T4"), "a card without bfloat16"
-
-
-def test_a_model_and_a_card_of_ones_own(capsys):
-    text = said(
-        capsys,
-        *[
-            "--layers",
-            "32",
-            "--heads",
-            "32",
-            "--width",
-            "4096",
-            "--vocab",
-            "32000",
-            "--device",
-            "H100",
-            "--dp",
-            "8",
-            "--shard",
-            "3",
-        ],
-    )
-    config = GPTConfig(1024, 32000, 32, 32, 4096)
-    assert f"32 layers of width 4096: {num_params(config):,} parameters" in text
-    text = said(capsys, *["--device", "MI300X", "--memory", "196592", "--tflops", "1307"])
-    assert "1 × MI300X" in text and "of 196,592 MiB" in text and "1307 TFLOP/s" in text
-    assert "RTX 4090" in said(capsys, "--device", "RTX", "4090"), "without quotes"
-
-
-def test_without_a_share_a_range_is_printed_and_each_end_is_that_shares_plan(capsys):
-    words = ["--device", "A800", "--batch", "32", "--tokens", "1e10"]
-    days = [
-        re.search(r"run +([\d.]+) days", said(capsys, *words, "--mfu", share))[1] for share in ("0.5", "0.2")
-    ]
-    assert f"{days[0]} to {days[1]} days" in said(capsys, *words)
-
-
-def test_the_time_of_computing_follows_from_the_formula_that_is_printed(capsys):
-    text = said(capsys, "--batch", "16", "--mfu", "0.4")
-    flops, ms = re.search(r"compute +([\d.,]+) ms +([\d,]+) FLOPs / \(1 × 312 TFLOP/s × 40%\)", text).groups()
-    assert float(flops.replace(",", "")) and float(ms.replace(",", "")) / (312e12 * 0.4) == pytest.approx(
-        float(flops.replace(",", "")) / 1e3, abs=1e-4
-    )
 
 
 def test_published_times_are_within_the_shares_that_the_chapter_tells():
     """From 4% (V100S, tensor parallel over PCIe) to 52% (A800); and GPT-3's 32 seconds with 53% while computing."""
     with open(ROOT / "data/reference/throughput.csv", encoding="utf-8", newline="") as file:
         rows = {(row["device"], row["devices"]): row for row in csv.DictReader(file)}
-    told = {
-        ("A800", "1"): ("llm.c", 0.52),
-        ("H800", "2"): ("llm.c-2024-bf16", 0.11),
-        ("H800", "1"): ("llm.c-2024", 0.19),
-    }
+    told = {("A800", "1"): ("llm.c", 0.52), ("H800", "1"): ("llm.c-2024", 0.19)}
+    told["H800", "2"] = ("llm.c-2024-bf16", 0.11)
     for key, (program, share) in told.items():
         flops = step_flops(GPT2, 1, 1024) / 1024 * float(rows[key]["tokens_per_step"]) / int(key[1])
         reached = flops / (float(rows[key]["median_ms"]) / 1e3) / CARDS[key[0]].rate(program)
         assert reached == pytest.approx(share, abs=0.006), key
-    assert recompute_flops(A800) == 0 < recompute_flops(replace(A800, recompute="block")), (
-        "GELU is no product"
-    )
+    assert recompute_flops(A800) == 0 < recompute_flops(replace(A800, recompute="block")), "GELU: no product"
     total = sum(seconds(BIG, CARDS["A100-80GB"], 0.53).values())
     assert total == pytest.approx(32, rel=0.01)
     assert pytest.approx(34, abs=0.2) == 8 * 300e9 * 175e9 / (1024 * 140e12) / 86400, "Narayanan et al. 2021"
@@ -365,12 +257,14 @@ def test_the_slowest_link_of_a_group_is_that_between_machines_with_all_its_netwo
     (sums,) = data_traffic(Step(GPT2, program="pytorch", dp=16))
     assert sums.seconds(cluster) == pytest.approx(sums.sent / min(450e9, 8 * 50e9))
     (sums,) = data_traffic(Step(GPT2, program="pytorch", dp=16, tp=4))
-    assert sums.seconds(cluster) == pytest.approx(sums.sent / min(450e9, 2 * 50e9)), (
-        "two of a group in a machine"
-    )
+    assert sums.seconds(cluster) == pytest.approx(sums.sent / (2 * 50e9)), "two of a group in a machine"
 
 
-def test_a_plot_has_a_bar_for_each_stage(tmp_path, capsys):
-    file = tmp_path / "memory.svg"
-    said(capsys, "--pp", "4", "--accumulate", "4", "--plot", str(file))
-    assert file.stat().st_size > 5000 and "svg" in file.read_text()[:500]
+def test_cost_is_hours_of_all_gpus_times_price(capsys):
+    words = "--tokens 1e11 --price 2 --dp 2 --tp 2 --pp 3 --accumulate 8 --mfu 0.4"
+    text = said(capsys, *words.split())
+    line = next(line for line in text.splitlines() if "GPU-hours " in line)
+    hours, price, cost = (float(number) for number in re.findall(r"\d+", line.replace(",", "")))
+    days = float(next(line for line in text.splitlines() if line.startswith("  run")).split()[1])
+    assert price == 2 and cost == pytest.approx(2 * hours, abs=1.01)
+    assert hours == pytest.approx(12 * 24 * days, rel=0.02), "twelve GPUs"

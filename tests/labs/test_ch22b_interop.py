@@ -3,14 +3,13 @@
 import contextlib
 import csv
 import json
-import math
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wording import in_our_words
 
 import nanogpt.labs.formats.megatron
 from nanogpt import cli
@@ -40,22 +39,9 @@ def megatron():
         pytest.importorskip(
             "megatron.core", reason="megatron-core is not installed: pip install -e '.[peers]'"
         )
-        from megatron.core.datasets import (
-            blended_megatron_dataset_config,
-            gpt_dataset,
-            indexed_dataset,
-            utils,
-        )
-
-    class Megatron:
-        indexed, gpt, split, config = (
-            indexed_dataset,
-            gpt_dataset,
-            utils.Split,
-            blended_megatron_dataset_config,
-        )
-
-    return Megatron
+        from megatron.core.datasets import blended_megatron_dataset_config as config
+        from megatron.core.datasets import gpt_dataset, indexed_dataset, utils
+    return SimpleNamespace(config=config, gpt=gpt_dataset, indexed=indexed_dataset, split=utils.Split)
 
 
 def documents(dataset) -> list[list[int]]:
@@ -69,19 +55,10 @@ def test_any_documents_come_back_also_empty_ones(tmp_path_factory, docs, vocab_s
     assert write_indexed_dataset(prefix, iter(docs), vocab_size) == sum(map(len, docs))
     dataset = read_indexed_dataset(prefix)
     assert documents(dataset) == docs
-    assert [ids.tolist() for ids in dataset] == [doc for doc in docs if doc], (
-        "an empty document is no sequence"
-    )
-    assert dataset[-1].tolist() == [doc for doc in docs if doc][-1]
+    assert [ids.tolist() for ids in dataset] == [doc for doc in docs if doc], "an empty one is no sequence"
     assert dataset.ids.dtype == (np.uint16 if vocab_size < 65_500 else np.int32)
     n = len(dataset)
     assert prefix.with_name("some.name.idx").stat().st_size == 34 + 12 * n + 8 * (len(docs) + 1)
-
-
-def test_ten_thousand_documents_have_the_published_index(tmp_path):
-    write_indexed_dataset(tmp_path / "data", ([i % 50] * (1 + i % 3) for i in range(10_000)))
-    size = (tmp_path / "data.idx").stat().st_size
-    assert size == 200_042 and f"{math.ceil(size / 1024)}K" == log()["size of the .idx as listed"]
 
 
 @pytest.mark.parametrize("doc", [[-1], [100], [0.5], [[1, 2]], ["a"]])
@@ -90,13 +67,6 @@ def test_what_is_no_id_is_refused_and_the_old_pair_stays(tmp_path, doc):
     with pytest.raises(ValueError, match=r"document 1 is no row .* from 0 to 99"):
         write_indexed_dataset(tmp_path / "data", [[3], doc], 100)
     assert documents(read_indexed_dataset(tmp_path / "data")) == [[1, 2]]
-
-
-def test_no_token_at_all_is_refused(tmp_path):
-    for docs in [], [[]]:
-        with pytest.raises(ValueError, match="no document has a token"):
-            write_indexed_dataset(tmp_path / "data", docs)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("step", ["the .bin aside", "before its name", "after it", "the .idx aside"])
@@ -149,28 +119,25 @@ def test_no_torn_or_changed_index_is_read_as_another_data_set(tmp_path_factory, 
     assert "\n" not in str(error.value) and isinstance(error.value, ValueError)
 
 
-def test_each_fault_has_its_line(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"data\.idx is not there$"):
-        read_indexed_dataset(tmp_path / "data")
+def test_what_is_no_pair_is_refused_with_the_files_name(tmp_path):
     write_indexed_dataset(tmp_path / "data", [[1, 2], [3]])
     ids, index = tmp_path / "data.bin", tmp_path / "data.idx"
     whole, raw = ids.read_bytes(), index.read_bytes()
-    for other in whole[:-1], whole + b"\0\0":
-        ids.write_bytes(other)
-        with pytest.raises(
-            ValueError, match=f"has {len(other)} bytes, where its index asks for 6: they are no pair"
-        ):
+    for path, other, says in [
+        (ids, whole[:-1], f"{len(whole) - 1} bytes"),
+        (ids, whole + b"\0\0", f"{len(whole) + 2} bytes"),
+        (index, raw + b"\0\0", "multimodal"),  # a mode for each of the two sequences
+        (index, b"PK\3\4", "data.idx"),
+    ]:
+        before = path.read_bytes()
+        path.write_bytes(other)
+        with pytest.raises(ValueError, match=says):
             read_indexed_dataset(tmp_path / "data")
-    ids.unlink()
-    with pytest.raises(FileNotFoundError, match=r"data\.bin is not there, and data\.idx alone"):
-        read_indexed_dataset(tmp_path / "data")
-    ids.write_bytes(whole)
-    index.write_bytes(raw + b"\0\0")  # multimodal: a mode for each of the two sequences
-    with pytest.raises(ValueError, match="damaged or multimodal"):
-        read_indexed_dataset(tmp_path / "data")
-    index.write_bytes(b"PK\3\4")
-    with pytest.raises(ValueError, match="is no index of token ids"):
-        read_indexed_dataset(tmp_path / "data")
+        path.write_bytes(before)
+    for gone in ids, index:
+        gone.unlink()
+        with pytest.raises(FileNotFoundError, match=gone.name):
+            read_indexed_dataset(tmp_path / "data")
 
 
 @settings(max_examples=50)
@@ -187,11 +154,6 @@ def test_shards_may_be_cut_anywhere(tmp_path_factory, docs, data):
     assert {ids.dtype for ids in found} == {np.dtype("uint16")}
 
 
-def test_shards_that_begin_in_the_middle_lose_nothing(tmp_path):
-    write_shard(tmp_path / "a.bin", [7, 8, 9, 5])  # 9 is <|endoftext|>
-    assert [ids.tolist() for ids in whole_documents([tmp_path / "a.bin"], 9)] == [[7, 8, 9], [5, 9]]
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("source")
@@ -204,17 +166,8 @@ def source(tmp_path_factory):
 
 
 def prepared(source, out, *more) -> int:
-    how = [
-        "--tokenizer",
-        str(source / "tokenizer.json"),
-        "--out",
-        str(out),
-        "--workers",
-        "1",
-        "--format",
-        "megatron",
-    ]
-    return cli.run_command("prepare", [str(source / "texts.jsonl"), *how, *more])
+    words = source / "texts.jsonl", "--tokenizer", source / "tokenizer.json", "--out", out, "--workers", 1
+    return cli.run_command("prepare", [str(word) for word in (*words, "--format", "megatron", *more)])
 
 
 def test_the_command_makes_one_pair_of_all_documents_in_order(tmp_path, source, capsys):
@@ -250,12 +203,6 @@ def test_splits_follow_each_other_and_leave_nothing_out(n, split):
     assert all(abs(len(r) - n * w / sum(weights)) <= 1 for r, w in zip(ranges, weights))
 
 
-@pytest.mark.parametrize("split", ["949,50", "1,2,-1", "0,0,0"])
-def test_a_split_that_cannot_be_is_one_line(split):
-    with pytest.raises(ValueError, match=in_our_words(split_ranges, "three weights of at least 0")):
-        split_ranges(10, split)
-
-
 @settings(max_examples=50)
 @given(st.integers(1, 500), st.integers(1, 60), st.integers(0, 90))
 def test_as_few_epochs_as_give_the_samples(tokens, T, wanted):
@@ -281,18 +228,12 @@ def test_the_published_log_is_reproduced():
         assert wanted == batches * batch
         low, high = -(-(samples * T + 1) // epochs), (samples + 1) * T // epochs
         assert {epochs_and_samples(x, T, wanted) for x in range(low, high + 1)} == {(epochs, samples)}
-        assert (
-            epochs_and_samples(low - 1, T, wanted)[1] < samples < epochs_and_samples(high + 1, T, wanted)[1]
-        )
+        assert epochs_and_samples(low - 1, T, wanted)[1] < samples
+        assert epochs_and_samples(high + 1, T, wanted)[1] > samples
         bounds[name] = low, high
-    assert [len(r) for r in split_ranges(int(said["documents in the index"]), said["split"])] == [
-        9490,
-        500,
-        10,
-    ]
-    assert {(tokens - 1) // T for tokens in bounds["test"]} == {63}, (
-        "so 80 samples are 63 and 17 of them again"
-    )
+    ranges = split_ranges(int(said["documents in the index"]), said["split"])
+    assert [len(r) for r in ranges] == [9490, 500, 10]
+    assert {(tokens - 1) // T for tokens in bounds["test"]} == {63}, "80 samples are 63 and 17 of them again"
 
 
 @settings(max_examples=50)
@@ -345,9 +286,8 @@ def test_splits_and_samples_are_megatrons(tmp_path, megatron, wanted, weights):
     write_indexed_dataset(tmp_path / "data", [dice.integers(0, 999, n) for n in dice.integers(1, 90, 1500)])
     ours = read_indexed_dataset(tmp_path / "data")
     theirs = megatron.indexed.IndexedDataset(str(tmp_path / "data"))
-    normal = megatron.config.convert_split_vector_to_split_matrix(
-        megatron.config.parse_and_normalize_split(weights)
-    )
+    parsed = megatron.config.parse_and_normalize_split(weights)
+    normal = megatron.config.convert_split_vector_to_split_matrix(parsed)
     for docs, (a, b), part in zip(split_ranges(len(ours), weights), normal, megatron.split):
         assert docs == range(round(a * 1500), round(b * 1500))
         docs = docs[:9]  # few, so that epochs are many
@@ -368,6 +308,5 @@ def test_splits_and_samples_are_megatrons(tmp_path, megatron, wanted, weights):
         for k in range(len(dataset)):
             row = dataset[k]
             mine = read_sample(ours, found, 16, k)
-            assert (
-                row["tokens"].tolist() == mine[:-1].tolist() and row["labels"].tolist() == mine[1:].tolist()
-            )
+            assert row["tokens"].tolist() == mine[:-1].tolist()
+            assert row["labels"].tolist() == mine[1:].tolist()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -77,10 +78,7 @@ def test_a_model_comes_back_bit_for_bit(tmp_path_factory, n_layer, heads, vocab_
     for name, p in back.named_parameters():
         expected = given.get(name, torch.zeros_like(p))[: len(p)]
         assert p.dtype == dtype and torch.equal(p, expected), name
-    x, plain = (
-        ids(2, 5, vocab_size=vocab_size),
-        gpt(**shape).to(dtype),
-    )  # without padding: products of one shape
+    x, plain = ids(2, 5, vocab_size=vocab_size), gpt(**shape).to(dtype)  # unpadded: products of one shape
     with torch.no_grad():
         for name, p in plain.named_parameters():
             p.copy_(given[name][: len(p)])
@@ -94,13 +92,11 @@ def test_every_tensor_lies_where_train_gpt2_c_looks_for_it(written):
     """Its param_sizes in order, and within one the blocks; an order of our own would still come back right."""
     data = np.frombuffer(written.read_bytes(), "<f4", offset=1024)
     C, L, V, T = SHAPE.n_embd, SHAPE.n_layer, 256, SHAPE.block_size
-    sizes = dict(
-        wte=V * C, wpe=T * C, ln1w=L * C, ln1b=L * C, qkvw=L * 3 * C * C, qkvb=L * 3 * C, attprojw=L * C * C
-    )
+    sizes = dict(wte=V * C, wpe=T * C, ln1w=L * C, ln1b=L * C, qkvw=L * 3 * C * C, qkvb=L * 3 * C)
     sizes |= dict(
-        attprojb=L * C, ln2w=L * C, ln2b=L * C, fcw=L * 4 * C * C, fcb=L * 4 * C, fcprojw=L * 4 * C * C
+        attprojw=L * C * C, attprojb=L * C, ln2w=L * C, ln2b=L * C, fcw=L * 4 * C * C, fcb=L * 4 * C
     )
-    sizes |= dict(fcprojb=L * C, lnfw=C, lnfb=C)
+    sizes |= dict(fcprojw=L * 4 * C * C, fcprojb=L * C, lnfw=C, lnfb=C)
     assert len(sizes) == 16 and sum(sizes.values()) == len(data)
     at = dict(zip(sizes, np.cumsum([0, *sizes.values()])))
     block = gpt().transformer.h[1]
@@ -134,57 +130,38 @@ def test_hugging_face_and_llmc_hold_the_same(tmp_path, written):
     assert (tmp_path / "again.bin").read_bytes() == written.read_bytes()
 
 
-def put(path: Path, at: int, number: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[4 * at : 4 * at + 4] = np.int32(number).tobytes()
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize(
-    "at, number, said",
-    [
-        (0, 20240520, "is not a model of llm.c"),
-        (1, 1, "version 1, not 3 or 5"),
-        (1, 5, "is damaged or of another shape"),
-        (3, 257, "is damaged: padded_vocab_size=256"),
-        (4, 2, "is damaged or of another shape"),
-        (4, 2**31 - 1, "is damaged or of another shape"),
-        (5, 3, "is damaged: .*n_head"),
-        (6, -16, "is damaged: n_embd=-16"),
-        (7, 100, "is damaged: padded_vocab_size=100"),
-        (7, 384, "is damaged or of another shape"),
-    ],
+    "at, number",
+    [(0, 20240520), (1, 1), (1, 5), (3, 257), (4, 2), (4, 2**31 - 1), (5, 3), (6, -16), (7, 100), (7, 384)],
 )
-def test_a_header_that_lies_is_one_clear_line(written, at, number, said):
-    put(written, at, number)
-    with pytest.raises(ValueError, match=said) as error:
+def test_a_header_that_lies_is_refused_with_the_files_name(written, at, number):
+    data = np.fromfile(written, "<i4")
+    data[at] = number
+    data.tofile(written)
+    with pytest.raises(ValueError, match=re.escape(str(written))):
         from_llmc(written)
-    assert "\n" not in str(error.value) and str(written) in str(error.value)
 
 
-@pytest.mark.parametrize("size", [0, 3, 1023, 1024, 1025, -1, -4096])
+@pytest.mark.parametrize("size", [0, 1023, 1024, -1])
 def test_a_torn_file_is_refused(written, size):
     written.write_bytes(written.read_bytes()[:size])
     with pytest.raises(ValueError, match=r"is not a model|is damaged"):
         from_llmc(written)
 
 
-def test_a_wrapped_model_is_refused_and_not_written_as_zeros(tmp_path):
+def test_a_model_that_the_file_cannot_hold_is_refused_and_not_written_as_zeros(tmp_path):
     """A wrapper puts its own prefix before each name; torch.compile's passes `config` on as well."""
     for wrapped in torch.nn.DataParallel(gpt()), torch.optim.swa_utils.AveragedModel(gpt()):
         with pytest.raises(ValueError, match="unwrap this"):
             to_llmc(wrapped, tmp_path / "model.bin")
-
-
-def test_what_is_not_finite_and_what_has_no_version_is_refused(tmp_path):
-    model = gpt()
-    with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch\.float16"):
-        to_llmc(model, tmp_path / "model.bin", torch.float16)
+    with pytest.raises(ValueError, match="float16"):
+        to_llmc(gpt(), tmp_path / "model.bin", torch.float16)
     assert not list(tmp_path.iterdir())
+    model = gpt()
     with torch.no_grad():
         model.transformer.h[2].ln_2.bias[3] = torch.nan
     to_llmc(model, tmp_path / "model.bin")
-    with pytest.raises(ValueError, match=r"h\.2\.ln_2\.bias holds NaN"):
+    with pytest.raises(ValueError, match=r"h\.2\.ln_2\.bias"):
         from_llmc(tmp_path / "model.bin")
 
 
@@ -208,17 +185,6 @@ def from_llmc_of(model, folder):
     return from_llmc(folder / "model.bin").requires_grad_()
 
 
-def test_a_state_that_llmc_could_not_judge_is_not_written(tmp_path):
-    x = ids(2, 4)
-    with pytest.raises(ValueError, match="with biases"):
-        write_state(gpt(bias=False), x, x, tmp_path / "state.bin")
-    with pytest.raises(ValueError, match="no target below 0"):
-        write_state(gpt(), x, torch.full_like(x, -100), tmp_path / "state.bin")
-    write_state(gpt(), x, x, tmp_path / "state.bin")
-    with pytest.raises(ValueError, match="is damaged or of another shape"):
-        read_state(tmp_path / "state.bin", replace(SHAPE, n_layer=2))
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return BPETokenizer.train((story.text for story in stories(200)), 350)
@@ -237,10 +203,8 @@ def test_a_tokenizer_comes_back_with_its_merges(tmp_path, tokenizer):
 
 
 def test_what_the_tokenizer_file_cannot_hold_is_refused(tmp_path, tokenizer):
-    for other in (
-        BPETokenizer(tokenizer.vocab, special=[EOT, "<|user|>"]),
-        BPETokenizer([*tokenizer.vocab, b"a" * 256]),
-    ):
+    two = BPETokenizer(tokenizer.vocab, special=[EOT, "<|user|>"])
+    for other in two, BPETokenizer([*tokenizer.vocab, b"a" * 256]):
         with pytest.raises(ValueError, match="one special token"):
             write_tokenizer(other, tmp_path / "tokenizer.bin")
 
@@ -271,14 +235,12 @@ def test_a_log_becomes_rows_like_ours(tmp_path, capsys):
             read_log(path)
 
 
-def test_plot_draws_llmcs_log_beside_ours(tmp_path, monkeypatch):
+def test_plot_draws_llmcs_log_beside_ours(tmp_path):
     (tmp_path / "main.log").write_text(LOG)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 10.9, "norm": 3.0}\n')
-    fig = plot.draw_runs(
-        {name: plot.read_lines(str(tmp_path / name)) for name in ("main.log", "metrics.jsonl")}
-    )
-    labels = [text.get_text() for text in fig.axes[0].get_legend().get_texts()]
-    assert labels == ["main.log", "metrics.jsonl"]
+    names = ["main.log", "metrics.jsonl"]
+    fig = plot.draw_runs({name: plot.read_lines(str(tmp_path / name)) for name in names})
+    assert [text.get_text() for text in fig.axes[0].get_legend().get_texts()] == names
 
 
 # What llm.c itself says: with a clone at LLMC_DIR, and a C compiler.
@@ -299,9 +261,7 @@ def test_llmcs_own_test_program_judges_our_model(tmp_path):
     said = judged(model, tmp_path)
     assert "overall okay: 1" in said, said
     found = verdicts(said)
-    assert len(found) == 17 and max(found.values()) < 1e-4, (
-        found
-    )  # its own are 1e-2 for logits and 2e-2 for gradients
+    assert len(found) == 17 and max(found.values()) < 1e-4, found  # its own bounds are 1e-2 and 2e-2
 
 
 @pytest.mark.slow
@@ -316,13 +276,12 @@ def test_llmcs_test_program_would_notice(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @asks_llmc
-def test_train_gpt2_py_writes_the_same_bytes(tmp_path, gpt2_vocab, capsys):
+def test_train_gpt2_py_writes_the_same_bytes(tmp_path, gpt2_vocab):
     import tiktoken
 
     spec = importlib.util.spec_from_file_location("train_gpt2", Path(os.environ["LLMC_DIR"], "train_gpt2.py"))
-    sys.modules["train_gpt2"] = theirs = importlib.util.module_from_spec(
-        spec
-    )  # its dataclass looks itself up
+    theirs = importlib.util.module_from_spec(spec)
+    sys.modules["train_gpt2"] = theirs  # its dataclass looks itself up
     spec.loader.exec_module(theirs)
     model = gpt(vocab_size=50257, n_embd=4)
     for dtype, name in (torch.float32, "float32"), (torch.bfloat16, "bfloat16"):

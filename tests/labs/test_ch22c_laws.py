@@ -14,18 +14,14 @@ from nanogpt.labs.evals.excess import perfect_reader
 from nanogpt.labs.plan import laws
 from nanogpt.labs.plan.laws import (
     DELTA,
-    STARTS,
     Law,
     best_law,
-    errors,
     fit_law,
     held_out,
-    huber,
-    law_of,
     losses_after,
     shape,
 )
-from nanogpt.model import GPT, num_params
+from nanogpt.model import GPT
 from nanogpt.optim import make_optimizer, wsd
 from nanogpt.shards import load_manifest, open_shards
 from nanogpt.tokenizer import BPETokenizer
@@ -77,20 +73,9 @@ def test_with_a_constant_rate_it_is_the_trunk(folder, held):
     assert both[6144] != losses_after(8, [6144], folder, held[0])[6144]
 
 
-def test_models_differ_in_width_alone():
-    assert num_params(shape(16, 1024)) == 1024 * 16 + 128 * 16 + 3 * (12 * 256 + 13 * 16) + 2 * 16
-    assert shape(8, 300).n_layer == shape(96, 300).n_layer == laws.LAYERS
-
-
-N, D = (
-    np.array(each, dtype=float)
-    for each in zip(*[(n, d) for n in (1e4, 3e4, 1e5, 4e5) for d in (1e5, 3e5, 1e6)])
-)
-LAWS = [
-    Law(1.69, 406.4, 0.34, 410.7, 0.28),
-    Law(0.55, 2000.0, 0.85, 9000.0, 0.8),
-    Law(1.8172, 482.01, 0.3478, 2085.43, 0.3658),
-]
+N, D = (each.flatten() for each in np.meshgrid([1e4, 3e4, 1e5, 4e5], [1e5, 3e5, 1e6]))
+LAWS = [Law(1.69, 406.4, 0.34, 410.7, 0.28), Law(0.55, 2e3, 0.85, 9e3, 0.8)]
+LAWS += [Law(1.8172, 482.01, 0.3478, 2085.43, 0.3658)]
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -105,22 +90,6 @@ def noisy(law, seed=0):
     return law.loss(N, D) * np.exp(0.02 * np.random.default_rng(seed).standard_normal(len(N)))
 
 
-def test_an_e_that_is_given_stays_so():
-    p, left = fit_law(N, D, noisy(LAWS[1]), E=0.3)
-    assert (
-        np.exp(p[:, 4]) == pytest.approx(0.3, rel=1e-12)
-        and left.min() > fit_law(N, D, noisy(LAWS[1]))[1].min()
-    )
-
-
-def test_the_slope_is_that_of_the_errors():
-    p, x, y, target = STARTS[100:103] + 0.1, np.log(N), np.log(D), np.log(noisy(LAWS[1]))
-    _, slope = errors(p, x, y, target)
-    for k, step in enumerate(1e-6 * np.eye(5)):
-        by_hand = (errors(p + step, x, y, target)[0] - errors(p - step, x, y, target)[0]) / 2e-6
-        assert slope[..., k] == pytest.approx(by_hand, abs=1e-7)
-
-
 def test_no_other_optimiser_gets_lower():
     """PyTorch's L-BFGS, which the paper used, from the best fit and from near it."""
     losses = noisy(LAWS[1])
@@ -128,9 +97,8 @@ def test_no_other_optimiser_gets_lower():
     x, y, target = (torch.tensor(np.log(each)) for each in (N, D, losses))
     for away in (0.0, 0.01):
         q = torch.tensor(p[left.argmin()] * (1 + away), requires_grad=True)
-        optimizer = torch.optim.LBFGS(
-            [q], max_iter=500, line_search_fn="strong_wolfe", tolerance_change=1e-14
-        )
+        how = {"max_iter": 500, "line_search_fn": "strong_wolfe", "tolerance_change": 1e-14}
+        optimizer = torch.optim.LBFGS([q], **how)
 
         def closure(q=q, optimizer=optimizer):
             optimizer.zero_grad()
@@ -142,11 +110,6 @@ def test_no_other_optimiser_gets_lower():
 
         optimizer.step(closure)
         assert closure().item() > left.min() * (1 - 1e-4)
-
-
-def test_huber_is_quadratic_and_then_linear():
-    assert huber(np.array([0.5 * DELTA])) == pytest.approx(0.125 * DELTA**2)
-    assert huber(np.array([-3 * DELTA])) == pytest.approx(2.5 * DELTA**2)
 
 
 def test_a_weight_of_two_is_the_run_twice():
@@ -167,14 +130,9 @@ def test_no_other_size_is_better_for_a_budget(law, flops):
 
 def test_five_numbers_take_five_runs():
     losses = LAWS[1].loss(N, D)
-    with pytest.raises(ValueError, match="4 runs cannot tell 5 numbers"):
+    with pytest.raises(ValueError, match=r"4.*5"):
         best_law(N[:4], D[:4], losses[:4])
     assert pytest.approx(0.55) == best_law(N[2:7], D[2:7], losses[2:7], E=0.55).E
-
-
-def test_a_law_of_nothing_but_e():
-    p = np.array([[-50.0, 0, -50, 0, 0]])
-    assert law_of(p[0]).loss(1e5, 1e6) == pytest.approx(1)
 
 
 def test_the_record_is_of_these_runs():
@@ -182,11 +140,7 @@ def test_the_record_is_of_these_runs():
         assert RECORD[name] == getattr(laws, name), f"{name} has changed: run python bench/scaling.py --anew"
     assert {"date", "device", "torch", "command"} <= set(RECORD)
     assert all(run["loss"] > RECORD["floor"] for run in RECORD["runs"] + RECORD["constant"])
-    assert (
-        len({(run["width"], run["tokens"], run["seed"]) for run in RECORD["runs"]})
-        == len(RECORD["runs"])
-        == 70
-    )
+    assert len({(run["width"], run["tokens"], run["seed"]) for run in RECORD["runs"]}) == 70
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from nanogpt.labs.llama.model import (
     Llama,
     LlamaConfig,
     RMSNorm,
-    SwiGLU,
     rope_angles,
     rotate,
 )
@@ -63,9 +62,8 @@ def test_a_rotation_keeps_the_length_and_rows_may_stand_at_places_of_their_own()
     assert torch.allclose(both.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
     assert torch.allclose(both[0, :, 0], x[0, :, 0]), "position 0 is not rotated"
     for row, at in zip(range(2), places):
-        assert torch.allclose(
-            both[row : row + 1], rotate(x[row : row + 1], rope_angles(at, 16, 500.0)), atol=1e-6
-        )
+        alone = rotate(x[row : row + 1], rope_angles(at, 16, 500.0))
+        assert torch.allclose(both[row : row + 1], alone, atol=1e-6)
 
 
 def test_shared_keys_and_values_are_copied_ones():
@@ -81,12 +79,6 @@ def test_shared_keys_and_values_are_copied_ones():
     assert torch.allclose(shared(x, angles), copied(x, angles), atol=1e-5)
 
 
-def test_a_closed_gate_lets_nothing_through():
-    mlp = SwiGLU(8, 16)
-    mlp.c_gate.weight.data.zero_()
-    assert mlp(torch.randn(2, 8)).abs().max() == 0
-
-
 # The model
 
 
@@ -100,25 +92,9 @@ def test_the_future_changes_nothing(kind):
     assert torch.allclose(a[:, :30], b[:, :30], atol=1e-5) and not torch.allclose(a[:, 30:], b[:, 30:])
 
 
-def test_the_seed_decides_alone():
-    torch.manual_seed(3)
-    state = torch.get_rng_state()
-    one = new()
-    assert torch.equal(torch.get_rng_state(), state)
-    for a, b in zip(one.parameters(), new().parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert not torch.equal(one.lm_head.weight, new(seed=1).lm_head.weight)
-
-
-def test_a_tied_head_is_one_matrix():
-    model = new(KINDS["tied"])
-    assert model.lm_head.weight is model.transformer.wte.weight
-    assert "lm_head.weight" not in dict(model.named_parameters())
-
-
 @pytest.mark.parametrize("change", [{"n_kv_head": 3}, {"head_size": 15}])
 def test_an_impossible_shape_is_one_sentence(change):
-    with pytest.raises(ValueError, match="must divide n_head, and head_size must be even"):
+    with pytest.raises(ValueError, match="n_head"):
         replace(TINY, **change)
 
 
@@ -148,21 +124,6 @@ def test_the_sampler_and_the_training_step_take_it():
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     losses = [train_step(model.train(), optimizer, [(x[:, :-1], x[:, 1:])]).item() for _ in range(20)]
     assert losses[-1] < 0.5 * losses[0]
-
-
-def test_adapters_take_it():
-    lora = pytest.importorskip("nanogpt.labs.tuning.lora")
-    model, x = new().eval(), ids()
-    with torch.no_grad():
-        before = model(x)[0]
-        lora.add_lora(model, 2, targets=("c_q", "c_v"), generator=torch.Generator().manual_seed(0))
-        assert torch.equal(model(x)[0], before)
-        for name, p in lora.lora_parameters(model).items():
-            if name.endswith("lora_B"):
-                p.normal_(std=0.1)
-        adapted = model(x)[0]
-        assert not torch.allclose(adapted, before, atol=1e-3)
-        assert torch.allclose(lora.merge(model)(x)[0], adapted, atol=1e-4)
 
 
 # The weights of others
@@ -206,9 +167,6 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path, kind):
         assert torch.allclose(gradients[name], p.grad, atol=1e-3 * largest), name
     llama_to_hf(ours, tmp_path / "ours")
     again = getattr(transformers, f"{names}ForCausalLM").from_pretrained(tmp_path / "ours").eval()
-    assert {n: tuple(p.shape) for n, p in again.named_parameters()} == {
-        n: tuple(p.shape) for n, p in theirs.named_parameters()
-    }
     with torch.no_grad():
         assert torch.allclose(again(input_ids=x).logits, theirs(input_ids=x).logits, atol=1e-5)
 
@@ -216,21 +174,22 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path, kind):
 @pytest.mark.parametrize(
     "change, says",
     [
-        ({"model_type": "mistral"}, "model_type is 'mistral', not 'llama' or 'qwen3'"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_type is 'llama3'"),
+        ({"model_type": "mistral"}, "'mistral'"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "'llama3'"),
         (
             {"rope_scaling": {"type": "linear", "factor": 8.0}},
-            "type is 'linear'; factor is 8.0",
+            "'linear'; factor is 8.0",
         ),  # the older spelling
         (
             {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
             "partial_rotary_factor is 0.5",
         ),
-        ({"layer_types": ["sliding_attention"]}, "layer_types has more than full_attention"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config is unknown"),
+        ({"layer_types": ["sliding_attention"]}, "layer_types"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"attention_bias": True}, "attention_bias is True"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"rope_interleaved": True}, "rope_interleaved is True"),
     ],
 )
 def test_what_it_does_not_have_is_refused(tmp_path, change, says):
@@ -242,87 +201,41 @@ def test_what_it_does_not_have_is_refused(tmp_path, change, says):
         config_from_llama(hf | change)
 
 
-def published(folder, tensors) -> None:
-    """A folder with more tensors than llama_to_hf writes, or others."""
-    llama_to_hf(new(), folder)
-    stored = load_file(folder / "model.safetensors")
-    save_file(stored | tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def test_settings_that_old_files_lack_have_the_defaults_of_transformers(tmp_path):
+def test_settings_that_old_files_lack_have_the_defaults_of_transformers():
     transformers = pytest.importorskip("transformers")
     hf = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
-    hf |= {
-        "num_hidden_layers": 2,
-        "vocab_size": 97,
-        "head_dim": None,
-        "pad_token_id": 0,
-        "max_sequence_length": 2048,
-    }
+    hf |= {"num_hidden_layers": 2, "vocab_size": 97, "head_dim": None, "pad_token_id": 0}
+    hf |= {"rope_interleaved": False, "rope_scaling": None, "pretraining_tp": 1}  # as SmolLM2's says, too
     ours, theirs = config_from_llama(hf), transformers.LlamaConfig(**hf)
     assert (ours.n_kv_head, ours.block_size) == (theirs.num_key_value_heads, theirs.max_position_embeddings)
     assert (ours.norm_eps, ours.tied, ours.head_size) == (theirs.rms_norm_eps, False, 8)
     assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
 
 
-def test_stored_buffers_are_left_out_and_a_tied_head_is_compared(tmp_path):
-    speeds = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(4) for i in range(2)}
-    published(tmp_path, speeds)
-    llama_from_hf(tmp_path)
-    tied = new(replace(TINY, tied=True))
-    llama_to_hf(tied, tmp_path)
-    again = published_head(tmp_path, lambda wte: wte)
-    assert torch.equal(again.lm_head.weight, tied.lm_head.weight)
-    with pytest.raises(ValueError, match="but the file has two tables"):
-        published_head(tmp_path, lambda wte: wte + 1)
-
-
-def published_head(folder, change):
-    tensors = load_file(folder / "model.safetensors")
-    tensors["lm_head.weight"] = change(tensors["model.embed_tokens.weight"].clone())
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+def read_with(folder, model: Llama, **tensors) -> Llama:
+    """What is read of a published folder that has more tensors than llama_to_hf writes, or others."""
+    llama_to_hf(model, folder)
+    stored = load_file(folder / "model.safetensors")
+    save_file(stored | tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return llama_from_hf(folder)
 
 
-def test_weights_that_are_no_numbers_are_refused(tmp_path):
-    published(tmp_path, {"model.norm.weight": torch.full((new().config.n_embd,), torch.nan)})
-    with pytest.raises(ValueError, match=r"model.norm.weight holds NaN or infinity"):
-        llama_from_hf(tmp_path)
+def test_stored_buffers_are_left_out_and_a_tied_head_is_compared(tmp_path):
+    speeds = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(4) for i in range(2)}
+    read_with(tmp_path, new(), **speeds)
+    tied = new(KINDS["tied"])
+    wte = tied.lm_head.weight.detach()
+    again = read_with(tmp_path, tied, **{"lm_head.weight": wte.clone()})
+    assert torch.equal(again.lm_head.weight, wte) and again.lm_head.weight is again.transformer.wte.weight
+    with pytest.raises(ValueError, match="but the file has two tables"):
+        read_with(tmp_path, tied, **{"lm_head.weight": wte + 1})
 
 
-def test_weights_that_do_not_fit_are_named(tmp_path):
+def test_weights_that_are_no_numbers_or_do_not_fit_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"model.norm.weight"):
+        read_with(tmp_path, new(), **{"model.norm.weight": torch.full((TINY.n_embd,), torch.nan)})
     llama_to_hf(new(), tmp_path)
     hf = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(hf | {"intermediate_size": 64}))
-    with pytest.raises(ValueError, match=r"does not hold the weights .*: model\.layers\.0\.mlp"):
+    with pytest.raises(ValueError, match=r"model\.layers\.0\.mlp"):
         llama_from_hf(tmp_path)
-
-
-def test_settings_of_published_files_are_known():
-    """SmolLM2's config.json, as its readers quote it."""
-    smol = dict(
-        architectures=["LlamaForCausalLM"],
-        attention_bias=False,
-        attention_dropout=0.0,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    smol |= dict(
-        hidden_act="silu",
-        hidden_size=576,
-        initializer_range=0.0417,
-        intermediate_size=1536,
-        is_llama_config=True,
-    )
-    smol |= dict(
-        max_position_embeddings=8192, model_type="llama", num_attention_heads=9, num_hidden_layers=30
-    )
-    smol |= dict(
-        num_key_value_heads=3, pretraining_tp=1, rms_norm_eps=1e-5, rope_interleaved=False, rope_scaling=None
-    )
-    smol |= dict(
-        rope_theta=100000, tie_word_embeddings=True, torch_dtype="bfloat16", use_cache=True, vocab_size=49152
-    )
-    assert config_from_llama(smol | {"transformers_version": "4.40.1"}).n_kv_head == 3
-    with pytest.raises(ValueError, match="rope_interleaved is True, not False"):
-        config_from_llama(smol | {"rope_interleaved": True})

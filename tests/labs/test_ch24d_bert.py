@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 
 from nanogpt.labs.bert import (
     Bert,
@@ -17,8 +16,6 @@ from nanogpt.labs.bert import (
     bert_names,
     both_sides,
     hide,
-    read_bert,
-    refuse_other_bert,
 )
 from nanogpt.model import GPT, GPTConfig
 
@@ -54,13 +51,6 @@ def test_every_position_sees_every_other_one():
         assert moved.all(), "some output does not see a token"
 
 
-def test_the_weights_stay():
-    model, other = GPT(TINY, drawn()), GPT(TINY, drawn())
-    assert both_sides(other) is other
-    for (name, a), (_, b) in zip(model.named_parameters(), other.named_parameters(), strict=True):
-        assert torch.equal(a, b), name
-
-
 def test_padding_changes_nothing():
     attention = PaddedAttention(TINY).eval()
     x, keep = torch.randn(2, 9, 32, generator=drawn()), torch.ones(2, 9, dtype=torch.bool)
@@ -80,14 +70,6 @@ def test_where_nothing_is_padding_it_is_attention_to_both_sides():
         assert torch.allclose(everywhere, attention(x), atol=1e-6)
 
 
-def test_without_order_there_is_none():
-    """No positions: attention to both sides does not care in which order its inputs are."""
-    attention, x = SelfAttention(TINY).eval(), torch.randn(1, 8, 32, generator=drawn())
-    order = torch.randperm(8, generator=drawn(3))
-    with torch.no_grad():
-        assert torch.allclose(attention(x)[:, order], attention(x[:, order]), atol=1e-5)
-
-
 # Hidden tokens
 
 
@@ -102,14 +84,6 @@ def test_what_is_hidden_is_a_target_and_nothing_else(seed, share, T):
     assert torch.equal(hidden, y != -100)
     assert torch.equal(x[~hidden], idx[~hidden]) and torch.equal(y[hidden], idx[hidden])
     assert hidden.all() if share == 1 else share or not hidden.any()
-
-
-def test_the_share_is_right_and_the_seed_decides():
-    idx = torch.zeros(100, 100, dtype=torch.long)
-    share = (hide(idx, 1, drawn())[1] != -100).float().mean()
-    assert abs(share - 0.15) < 0.01
-    assert torch.equal(hide(idx, 1, drawn(5))[0], hide(idx, 1, drawn(5))[0])
-    assert not torch.equal(hide(idx, 1, drawn(5))[0], hide(idx, 1, drawn(6))[0])
 
 
 def test_the_loss_is_that_of_hidden_places_alone():
@@ -127,15 +101,6 @@ def test_bert_base_has_its_parameters():
     base = GPTConfig(block_size=512, vocab_size=30_522, n_layer=12, n_head=12, n_embd=768)
     with torch.device("meta"):
         assert sum(p.numel() for p in Bert(base).parameters()) == 109_514_298
-
-
-def test_the_seed_decides_alone():
-    state = torch.get_rng_state()
-    one = Bert(TINY, drawn())
-    for a, b in zip(one.parameters(), Bert(TINY, drawn()).parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert 0.018 < one.wte.weight.std() < 0.022 and not one.h[0].mlp.c_fc.bias.any()
-    torch.set_rng_state(state)
 
 
 def bert_of_transformers(folder):
@@ -172,62 +137,25 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path):
     assert seen == {name for name, p in gradients.items() if p.grad is not None}
 
 
-def test_the_names_of_the_oldest_files_are_read(tmp_path):
-    bert_of_transformers(tmp_path)
-    new = bert_from_hf(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    swap = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    old = {}
-    for name, x in tensors.items():
-        for now, then in swap.items():
-            name = name.replace(now, then)
-        old[name] = x
-    save_file(old, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    for a, b in zip(new.parameters(), bert_from_hf(tmp_path).parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
 @pytest.mark.parametrize(
     "change, says",
     [
-        ({"model_type": "roberta"}, "model_type is 'roberta', not 'bert'"),
-        ({"hidden_act": "relu"}, "hidden_act is 'relu', not 'gelu'"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
-        ({"intermediate_size": 96}, "intermediate_size is 96, not 128"),
-        ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05, not 1e-12"),
-        ({"is_decoder": True}, "is_decoder is True, not False"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings is False, not True"),
-        ({"vocab_size": 61}, "has another shape than config"),
-        ({"num_hidden_layers": 3}, r"lacks bert\.encoder\.layer\.2"),
+        ({"model_type": "roberta"}, "'roberta'"),
+        ({"hidden_act": "relu", "is_decoder": True}, "hidden_act is 'relu'.*is_decoder is True"),
+        ({"position_embedding_type": "relative_key"}, "'relative_key'"),
+        ({"intermediate_size": 96}, "intermediate_size is 96"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+        ({"hidden_size": None}, "hidden_size is "),
+        ({"vocab_size": 61}, "config"),
+        ({"num_hidden_layers": 3}, r"bert\.encoder\.layer\.2"),
     ],
 )
-def test_another_model_is_refused_in_one_sentence(change, says, tmp_path):
+def test_another_model_is_refused_with_what_is_wrong(change, says, tmp_path):
     bert_of_transformers(tmp_path)
-    said = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(said | change))
+    said = json.loads((tmp_path / "config.json").read_text()) | change
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in said.items() if v is not None}))
     with pytest.raises(ValueError, match=says):
-        bert_from_hf(tmp_path)
-
-
-def test_every_wrong_setting_is_named_and_a_missing_one_has_the_default_of_hugging_face():
-    said = {"model_type": "bert", "hidden_size": 32, "intermediate_size": 128, "vocab_size": 60}
-    said |= {"max_position_embeddings": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    refuse_other_bert(said, "small")
-    with pytest.raises(ValueError, match=r"small: .*hidden_act is 'relu', .*is_decoder is True"):
-        refuse_other_bert(said | {"hidden_act": "relu", "is_decoder": True}, "small")
-    for key in said:
-        without = {name: value for name, value in said.items() if name != key}
-        with pytest.raises(ValueError, match=f"{key} is "):
-            refuse_other_bert(without, "small")
-
-
-def test_what_is_refused_would_have_been_read_without_a_word(tmp_path):
-    """So the refusal is needed: the tensors of a decoder are those of BERT."""
-    bert_of_transformers(tmp_path)
-    said = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(said | {"is_decoder": True}))
-    read_bert(tmp_path)
-    with pytest.raises(ValueError, match="is_decoder"):
         bert_from_hf(tmp_path)
 
 

@@ -16,10 +16,8 @@ from course.paths import ROOT
 STEPS, EVERY, SECONDS = 300, 50, 120.0
 KILLS = {1: 90, 0: 190}  # which rank, after how many steps
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc"),
-]
+no_proc = not Path("/proc/self/environ").exists()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(no_proc, reason="no /proc")]
 
 
 def start(folder: Path, name: str, restarts: int, out) -> subprocess.Popen:

@@ -38,9 +38,8 @@ def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_pa
     env = slurm.env | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     env["PYTHON_EXEC"] = python()  # torchrun's, for the ranks
     words = ["sbatch", "--parsable", "--time=5", f"--output={tmp_path}/job.out", SCRIPT]
-    job = subprocess.run(
-        [*words, job_config, *DIAL], env=env, cwd=ROOT, check=True, capture_output=True, text=True
-    )
+    how = {"env": env, "cwd": ROOT, "check": True, "capture_output": True, "text": True}
+    job = subprocess.run([*words, job_config, *DIAL], **how)
     job, run, out = job.stdout.strip(), tmp_path / "job", tmp_path / "job.out"
 
     def said() -> str:
@@ -77,15 +76,3 @@ def test_a_job_that_fails_is_not_put_back_into_the_queue(slurm, tmp_path):
     slurm.wait_for("the end", lambda: slurm.state(job) in ("FAILED", "COMPLETED"), 60.0)
     said = (tmp_path / "job.out").read_text()
     assert slurm.state(job) == "FAILED" and "train: nanogpt/configs/no-such-config.yaml is not" in said, said
-
-
-def test_jobs_end_with_the_slurm_that_runs_them(tmp_path):
-    if reason := why_no_slurm():
-        pytest.skip(reason)
-    with pytest.raises(ZeroDivisionError), Slurm(tmp_path / "slurm") as slurm:
-        wrap = f"touch {tmp_path}/began; sleep 100"
-        slurm.ask("sbatch", "--nodes=2", f"--output={tmp_path}/job.out", f"--wrap=srun bash -c '{wrap}'")
-        slurm.wait_for("the job", (tmp_path / "began").exists)
-        1 / 0  # noqa: B018
-    assert not slurm.left(), "the job goes on"
-    assert not [daemon for daemon in slurm.daemons if daemon.poll() is None], "a daemon goes on"
