@@ -1,6 +1,6 @@
 """Each line of the grader's defences is taken away once, in a copy; a test must fail. Run by hand, in about ten minutes:
 
-    python tests/grading/mutate.py [WORD ...]     # those whose name begins with a word (default: all)
+    python bench/grading_defences.py [WORD ...]     # those whose name begins with a word (default: all)
 
 What is tried against a weakened sandbox harms nobody: no fork bomb, no flood of memory that a limit alone would stop.
 """
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 RUN, ATTACKS, PROTOCOL = (f"tests/grading/test_grading_{name}.py" for name in ("run", "attacks", "protocol"))
 LOOK = (RUN, "said_to_be")
 
@@ -65,10 +65,10 @@ MUTATIONS = [
     ("the watch on memory", "boxes.py", "self.memory() > MEMORY", "False", (RUN, "memory_of_a_box")),
     ("time limit of a check", "boxes.py", "if (now := time.monotonic()) > deadline:", "if (now := time.monotonic()) > deadline + 1e9:", attack("loop")),
     ("a fresh box after a failure", "grader.py", "        except Ended as ended:\n            self.boxes.end()\n", "        except Ended as ended:\n", attack("kills_all")),
-    ("what a check notes is gone", "grader.py", "self.boxes.end()  # with what the check noted there", "pass", (RUN, "no_two_right")),
+    ("what a check notes is gone", "grader.py", "self.boxes.end()  # with what the check noted there", "pass", attack("takes_notes")),
     ("what a check leaves is ended", "driver.py", 'if options["alone"]:  #', "if False:  #", (RUN, "selfcheck")),
-    ("the grader's end is seen", "driver.py", "if requests in dict(watch.poll()):", "if False:", (RUN, "loop_ends")),
-    ("a sandbox that fails gives way to none", "sandbox.py", "if name is None and shutil.which", "if False and shutil.which", (RUN, "gives_way")),
+    ("the grader's end is seen", "driver.py", "if requests in dict(watch.poll()):", "if False:", (RUN, "killed_leaves")),
+    ("a sandbox that fails gives way to none", "sandbox.py", "if name is None and shutil.which", "if False and shutil.which", (RUN, "sandbox_that_works")),
     ("what a uid left in the kernel", "processes.py", "                end(id)\n", "                pass\n", (RUN, "left_in_the_kernel")),
     ("cap on a reply's header", "protocol.py", "header > MAX_HEADER or body > MAX_BODY:\n        raise TooLarge", "header > MAX_HEADER:\n        raise TooLarge", (PROTOCOL, "too_large")),
     ("a shape is not negative", "protocol.py", "not 0 <= n <= MAX_BODY", "not n <= MAX_BODY", (PROTOCOL, "malformed_replies")),
@@ -89,7 +89,7 @@ MUTATIONS = [
     ("a judge's time", "judge.py", "with time_limit(check.seconds):", "if True:", (RUN, "judge_that_cannot")),
     ("no link is followed", "submission.py", "os.O_NOFOLLOW | ", "", attack("symlink")),
     ("a FIFO is not waited for", "submission.py", "if not stat.S_ISREG(about.st_mode):", "if False:", attack("fifo")),
-    ("size of a file", "submission.py", "        if not left:\n", "        if False:\n", attack("large")),
+    ("size of a file", "submission.py", "if len(data) > MAX_BYTES:", "if False:", attack("large")),
     ("size of a cell", "submission.py", "if len(source) > MAX_TEXT:", "if False:", attack("endless_cell")),
     ("an id is there once", "submission.py", "if len(cells) > 1:", "if False:", attack("twice")),
     ("the true student's numbers", "driver.py", '        names["STUDENT"] = request["student"]\n', "        pass\n", (RUN, "not_the_students")),
