@@ -70,7 +70,7 @@ MUTATIONS = [
     ("the grader's end is seen", "driver.py", "if requests in dict(watch.poll()):", "if False:", (RUN, "killed_leaves")),
     ("a sandbox that fails gives way to none", "sandbox.py", "if name is None and shutil.which", "if False and shutil.which", (RUN, "sandbox_that_works")),
     ("what a uid left in the kernel", "processes.py", "                end(id)\n", "                pass\n", (RUN, "left_in_the_kernel")),
-    ("cap on a reply's header", "protocol.py", "header > MAX_HEADER or body > MAX_BODY:\n        raise TooLarge", "header > MAX_HEADER:\n        raise TooLarge", (PROTOCOL, "too_large")),
+    ("cap on a reply's header", "protocol.py", "header > MAX_HEADER or body > MAX_BODY:\n        raise TooLarge", "header > MAX_HEADER:\n        raise TooLarge", (PROTOCOL, "too_large_is_not_read")),
     ("a shape is not negative", "protocol.py", "not 0 <= n <= MAX_BODY", "not n <= MAX_BODY", (PROTOCOL, "malformed_replies")),
     ("dtypes that are known", "protocol.py", "dtype not in SIZES or", "False or", (PROTOCOL, "malformed_replies")),
     ("nothing is left over", "protocol.py", "if reader.at != len(body):", "if False:", (PROTOCOL, "left_over")),
