@@ -312,9 +312,7 @@ EXERCISES = {
 }
 INSTRUCTORS = {
     "exercises": Command(
-        "List the tasks, make what students get, and the key.",
-        "",
-        example="course exercises release 04",
+        "List the tasks, make what students get, and the key.", "", example="course exercises release 04"
     ),
     "grade": Command(
         "Score submissions, mark answers, and export the results.",
@@ -357,8 +355,7 @@ AUTHORS = {
         "course.site.build:site",
     ),
     "pictures": Command(
-        "Draw the pictures of README and site anew, from data/measurements.",
-        "course.site.pictures:pictures",
+        "Draw the pictures of README and site anew, from data/measurements.", "course.site.pictures:pictures"
     ),
     "publish": Command(
         "Write the repository's address into README, first cells, badges and pyproject.toml. Without an address, write the\n"

@@ -12,14 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from cases import RIGHT, Case, attacks, notebook
-from sandboxes import (
-    ROOT,
-    command,
-    environment,
-    why_no_bubblewrap,
-    why_no_container,
-    why_no_engine,
-)
+from sandboxes import ROOT, command, environment, why_no_bubblewrap, why_no_container, why_no_engine
 
 from course.exercises import sets as exercises
 from course.grade.sandbox.processes import pids, uid_of
