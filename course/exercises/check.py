@@ -1,5 +1,6 @@
 """`course check 04`: what a student's own notebook passes of the visible checks, offline, in a fresh process."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -175,8 +176,9 @@ def run_once(
     )
     said, began = {}, 0.0
     with process:
-        process.stdin.write(json.dumps(rows))
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, which the first line tells
+            process.stdin.write(json.dumps(rows))
+            process.stdin.close()
         for cell in cells:
             began = time.monotonic()
             line = process.stdout.readline()

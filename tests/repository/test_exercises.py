@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from course.exercises.checks import Check, CheckOfCheck, drawn_for
-from course.exercises.sets import ExerciseSet, folders, read
+from course.exercises.sets import ExerciseSet, folders, load
 from course.exercises.without import Forbidden, found, sentence, without
 from course.grade.sandbox.warm import LIBRARIES, preload
 from course.grade.score.local import misconception, names_of, results, said_of
@@ -15,9 +15,7 @@ NUMBERS = [folder.name for folder in folders()]
 STUDENTS = ["ann", "0815", "zoë"]
 
 
-@cache
-def the(name: str) -> ExerciseSet:
-    return next(read(folder) for folder in folders() if folder.name == name)
+the = cache(load)
 
 
 def wrong_ones():
