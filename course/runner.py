@@ -22,14 +22,6 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args, **options):
         super().__init__(*args, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
-    def parse_known_args(self, args=None, namespace=None):
-        """As argparse's, with the home folder for a ~, which no shell puts in behind an =."""
-        words = [
-            key + equals + os.path.expanduser(value)
-            for key, equals, value in (w.rpartition("=") for w in args)
-        ]
-        return super().parse_known_args(words, namespace)
-
     def error(self, message: str):
         missing = re.search(r"the following arguments are required: (.+)", message)
         if missing:

@@ -8,34 +8,23 @@ SCRIPT = "<script>alert('x')</script>"
 
 
 def check(name: str, points: float, most: float, verdict="passed", message="", hidden=False) -> dict:
-    return {
-        "name": name,
-        "points": points,
-        "max_points": most,
-        "hidden": hidden,
-        "verdict": verdict,
-        "message": message,
-    }
+    told = {"name": name, "points": points, "max_points": most}
+    return told | {"hidden": hidden, "verdict": verdict, "message": message}
 
 
-def result(
-    student: str,
-    area: list[dict],
-    ring: list[dict],
-    answer="π is a ratio.",
-    submitted="2026-11-20T10:00:00",
-    **more,
-):
-    tasks = {
-        id: {"title": title, "points": sum(c["points"] for c in checks), "max_points": most, "checks": checks}
-        for id, title, most, checks in (("04-1", "The area", 3.0, area), ("04-2", "The ring", 7.0, ring))
-    }
+def task(title: str, most: float, checks: list[dict]) -> dict:
+    points = sum(one["points"] for one in checks)
+    return {"title": title, "points": points, "max_points": most, "checks": checks}
+
+
+def result(student: str, area: list[dict], ring: list[dict], answer="π is a ratio.", **more) -> dict:
+    tasks = {"04-1": task("The area", 3.0, area), "04-2": task("The ring", 7.0, ring)}
     manual = {"04-4": {"title": "Why π?", "text": answer, "points": None, "max_points": 2.0, "comment": ""}}
     return {
         "format": 1,
         "exercise": "04_small",
         "student": student,
-        "submitted": submitted,
+        "submitted": "2026-11-20T10:00:00",
         "file": f"{student}.ipynb",
         "sha256": "0" * 64,
         "graded": "2026-11-22T06:00:00Z",
@@ -55,28 +44,29 @@ def result(
     } | more
 
 
+def area(points: float, verdict: str, message: str, hidden_points: float, hidden_verdict: str) -> list[dict]:
+    secret = "" if hidden_verdict == "passed" else SECRET
+    hidden = check("a secret radius", hidden_points, 1.0, hidden_verdict, secret, hidden=True)
+    return [check("the square", points, 2.0, verdict, message), hidden]
+
+
+def ring(points: float, verdict: str, message: str, hidden_points: float, hidden_verdict: str) -> list[dict]:
+    secret = "" if hidden_verdict == "passed" else SECRET
+    hidden = check("wrong ones are refused", hidden_points, 4.0, hidden_verdict, secret, hidden=True)
+    return [check("what remains", points, 3.0, verdict, message), hidden]
+
+
 def the_class() -> list[dict]:
     """Right, partly right and late, hostile, a formula for a name, not readable, and our own failure."""
-    whole = [check("the square", 2.0, 2.0), check("a secret radius", 1.0, 1.0, hidden=True)]
-    ring = [check("what remains", 3.0, 3.0), check("wrong ones are refused", 4.0, 4.0, hidden=True)]
-    half = [
-        check(
-            "the square", 0.0, 2.0, "failed", "the radius is not squared (the result is 3.14159, not 6.28319)"
-        ),
-        check("a secret radius", 0.0, 1.0, "failed", SECRET, hidden=True),
-    ]
-    some = [
-        check("what remains", 3.0, 3.0),
-        check("wrong ones are refused", 2.0, 4.0, "failed", SECRET, hidden=True),
-    ]
-    bad = [
-        check("the square", 0.0, 2.0, "student_error", f"ValueError: {SCRIPT} \x1b[31m\x9b31m\u202e\u061c"),
-        check("a secret radius", 0.0, 1.0, "timeout", SECRET, hidden=True),
-    ]
-    none = [
-        check("what remains", 0.0, 3.0, "crashed", "the process was ended by SIGSEGV"),
-        check("wrong ones are refused", 0.0, 4.0, "crashed", SECRET, hidden=True),
-    ]
+    not_squared = "the radius is not squared (the result is 3.14159, not 6.28319)"
+    error = f"ValueError: {SCRIPT} \x1b[31m\x9b31m\u202e\u061c"
+    whole = area(2.0, "passed", "", 1.0, "passed"), ring(3.0, "passed", "", 4.0, "passed")
+    some = area(0.0, "failed", not_squared, 0.0, "failed"), ring(3.0, "passed", "", 2.0, "failed")
+    hostile = (
+        area(0.0, "student_error", error, 0.0, "timeout"),
+        ring(0.0, "crashed", "the process was ended by SIGSEGV", 0.0, "crashed"),
+    )
+    codes = {"04-1": f"# {SCRIPT}\nx = 1", "04-2": "y"}
     lost = {"verdict": "infrastructure_error", "message": "the disk is full", "score": None}
     unread = {
         "verdict": "invalid_submission",
@@ -84,15 +74,9 @@ def the_class() -> list[dict]:
         "score": 0.0,
     }
     return [
-        result("ann", whole, ring),
-        result("=bob,jr", half, some, submitted="2026-11-22T09:00:00"),
-        result(
-            "müller@uni.de",
-            bad,
-            none,
-            answer=f"{SCRIPT} & more",
-            solutions={"04-1": f"# {SCRIPT}\nx = 1", "04-2": "y"},
-        ),
+        result("ann", *whole),
+        result("=bob,jr", *some, submitted="2026-11-22T09:00:00"),
+        result("müller@uni.de", *hostile, answer=f"{SCRIPT} & more", solutions=codes),
         result("eve", [], [], answer="", **unread),
         result("ida", [], [], submitted=None, **lost),
     ]

@@ -1,13 +1,12 @@
 """`course check 04`: what a student's own notebook passes of the visible checks, offline, in a fresh process."""
 
+import contextlib
 import hashlib
 import json
 import os
-import queue
 import subprocess
 import sys
-import tempfile
-import threading
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +29,7 @@ class Released:
 
     name: str  # its grade_id: 04-1, 04-1-check, given-2, student
     source: str
-    untouched: bool
+    untouched: bool  # of a solution
     forbids: tuple[str, ...] = ()
 
 
@@ -109,14 +108,12 @@ def read(path: Path) -> tuple[list[Released], dict[str, tuple[str, int]], dict[s
 
 
 def is_untouched(cell: dict) -> bool:
-    """Whether a cell says what was handed out: nbgrader's checksum of it still holds."""
+    """Whether a solution's cell says what was handed out: nbgrader's checksum of it still holds."""
     marks = cell["metadata"]["nbgrader"]
-    locked = marks["locked"] or marks["grade"]
-    words = ["".join(cell["source"]), cell["cell_type"], marks["grade"], marks["solution"]]
-    words += [locked and not marks["solution"], marks["grade_id"]]
-    if marks["grade"]:
-        words.append(float(marks["points"]))
-    return hashlib.md5("".join(map(str, words)).encode()).hexdigest() == marks.get("checksum")
+    words = (
+        "".join(cell["source"]) + "codeFalseTrueFalse" + marks["grade_id"]
+    )  # no grade, a solution, not locked
+    return hashlib.md5(words.encode()).hexdigest() == marks.get("checksum")
 
 
 def outcomes(
@@ -165,50 +162,36 @@ def run_once(
     cells: list[Released], seconds: float, folder: Path
 ) -> tuple[dict[str, str], tuple[str, str] | None]:
     """One process: what it said of each cell, and the cell that it did not survive."""
-    with tempfile.TemporaryDirectory(prefix="check-") as aside:
-        listed = Path(aside) / "cells.json"
-        forbids = {cell.name: cell.forbids for cell in cells}
-        rows = [[cell.name, cell.source, forbids.get(cell.name.removesuffix("-check"), ())] for cell in cells]
-        listed.write_text(json.dumps(rows), encoding="utf-8")
-        process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("try_tasks.py")), str(listed)],
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",
-            errors="replace",
-        )
-        try:
-            return follow(process, seconds)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def follow(process: subprocess.Popen, seconds: float) -> tuple[dict[str, str], tuple[str, str] | None]:
-    lines: queue.Queue = queue.Queue()
-
-    def listen() -> None:
-        for line in process.stdout:
-            lines.put(line)
-        lines.put("")
-
-    threading.Thread(target=listen, daemon=True).start()
-    said, at = {}, ""
-    while True:
-        try:
-            line = lines.get(timeout=seconds)
-        except queue.Empty:
-            return said, (at, f"does not end within {seconds:g} s")
-        if not line:
-            return said, ((at, "ends Python (out of memory, or an exit?)") if at else None)
-        report = json.loads(line)
-        if "begin" in report:
-            at = report["begin"]
-        else:
-            at, said[report["end"]] = "", report["said"]
+    forbids = {cell.name: cell.forbids for cell in cells}
+    rows = [[cell.name, cell.source, forbids.get(cell.name.removesuffix("-check"), ())] for cell in cells]
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("try_tasks.py")), str(seconds)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        encoding="utf-8",
+        errors="replace",
+    )
+    said, began = {}, 0.0
+    with process:
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, which the first line tells
+            process.stdin.write(json.dumps(rows))
+            process.stdin.close()
+        for cell in cells:
+            began = time.monotonic()
+            line = process.stdout.readline()
+            if not line:
+                hangs = time.monotonic() - began > 0.9 * seconds
+                ends = (
+                    f"does not end within {seconds:g} s"
+                    if hangs
+                    else "ends Python (out of memory, or an exit?)"
+                )
+                return said, (cell.name, ends)
+            said[cell.name] = json.loads(line)
+    return said, None
 
 
 def record(passed: dict[str, tuple[str, int]], graded: list[str]) -> None:

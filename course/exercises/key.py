@@ -15,10 +15,14 @@ KEYS = ROOT / "build" / "keys"
 
 
 def write_key(made: ExerciseSet, to: Path = KEYS) -> str:
-    if to.resolve().is_relative_to(RELEASED):
-        raise CourseError(f"{relative(to)} is handed out to students; name another folder for keys")
-    path = to / f"{made.name}-key.ipynb"
-    write_atomically(path, notebook_bytes(key(made)))
+    return put_key(to / f"{made.name}-key.ipynb", notebook_bytes(key(made)))
+
+
+def put_key(path: Path, content: bytes) -> str:
+    """Write a key and say where. CourseError for a folder that students get."""
+    if path.resolve().is_relative_to(RELEASED):
+        raise CourseError(f"{relative(path.parent)} is handed out to students; name another folder for keys")
+    write_atomically(path, content)
     return f"{relative(path)} written"
 
 

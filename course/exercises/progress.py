@@ -1,19 +1,16 @@
 """`course progress`: which checkpoints and tasks have passed, the minutes planned for them, and the predictions."""
 
 import json
-import subprocess
 from pathlib import Path
 
 from course.exercises.check import progress
 from course.exercises.hours import in_hours, minutes
 from course.package.cells import claimed_modules
 from course.package.passed import passed
-from course.paths import ROOT, CourseError, chapters, module_path, notebook_path
+from course.paths import CourseError, chapters, module_path, notebook_path
 from course.predictions import KEPT, aligned, error, shown
 from course.site.chapters import OPTIONAL
-from course.states.released import released
 from course.states.started import described, is_there
-from course.states.state import built, grows
 
 
 def call_progress() -> int:
@@ -24,8 +21,8 @@ def call_progress() -> int:
 
 def chapter_lines() -> list[str]:
     """A line for each chapter: whether its checkpoint has passed, its title, and the minutes planned for it."""
-    done, planned, changed = passed(), minutes(), changed_modules()
-    rows = [(chapter, state(chapter, done.get(chapter), changed)) for chapter in chapters()]
+    done, planned = passed(), minutes()
+    rows = [(chapter, state(chapter, done.get(chapter))) for chapter in chapters()]
     wide = max(len(says) for _, says in rows)
     lines = [
         f"{chapter:4} {says:{wide}}  {title(chapter)}, {in_hours(planned.get(chapter, 0))}"
@@ -53,46 +50,20 @@ def title_of(path: Path) -> str:
     return first.removeprefix("# ").partition(" · ")[2] or first.removeprefix("# ")
 
 
-def state(chapter: str, made: dict | None, changed: set[str] | None) -> str:
-    """What is known of a chapter: whether its checkpoint has passed, by whom it was run, and whose code it exports."""
+def state(chapter: str, made: dict | None) -> str:
+    """What is known of a chapter: whether its checkpoint has passed, by whom it was run, and whether its modules are there."""
     try:
         exported = claimed_modules(notebook_path(chapter))
     except CourseError as problem:
         return str(problem)
-    there = [module for module in exported if module_path(module).is_file()]
     if not is_there(chapter):
         return "–"
     says = f"passed {made.get('when', '')}" if made else "–"
     if made and made.get("executed"):
         says += ", by course run"
-    if changed and changed & set(exported):
-        says += ", your own code"
-    if len(there) < len(exported):
+    if not all(module_path(module).is_file() for module in exported):
         says += ", a module is missing: checkpoint it again"
     return says
-
-
-def changed_modules() -> set[str] | None:
-    """Modules of the package that differ from the released ones; None where git cannot tell."""
-    if grows():  # a module that later chapters grow is not yet what the repository has
-        made = released(built())
-        return {
-            name
-            for name, text in made.items()
-            if module_path(name).is_file() and module_path(name).read_bytes() != text.encode()
-        }
-    for base in ("@{upstream}", "HEAD"):
-        command = ["git", "diff", "--name-only", "--relative", "--merge-base", base, "--", "nanogpt"]
-        try:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
-        except OSError:
-            return None
-        if done.returncode == 0:
-            return {
-                line.removeprefix("nanogpt/").removesuffix(".py").replace("/", ".")
-                for line in done.stdout.splitlines()
-            }
-    return None
 
 
 def task_lines() -> list[str]:

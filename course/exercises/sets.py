@@ -89,33 +89,28 @@ def folders() -> list[Path]:
     return sorted(path.parent for path in EXERCISES.glob("*/exercise.py") if number_of(path.parent))
 
 
-def load(chapter: str) -> ExerciseSet:
-    """The exercise set of a chapter: "4", "04" or "04_attention"."""
-    return read(folder_of(chapter))
+def load(name: str) -> ExerciseSet:
+    """The exercise set of a chapter ("4", "04" or "04_attention"), or in a folder."""
+    return read(folder_of(name))
 
 
-def folder_of(chapter: str) -> Path:
+def folder_of(name: str) -> Path:
+    if (Path(name) / "exercise.py").is_file():
+        return Path(name).resolve()
     there = {number_of(folder): folder for folder in folders()}
-    number = two_digits(chapter.partition("_")[0])
+    number = two_digits(name.partition("_")[0])
     if number not in there:
         here = f"there are {' '.join(there)}" if there else WITHOUT
-        raise CourseError(f"no exercises for chapter {chapter!r}; {here}")
+        raise CourseError(f"no exercises for chapter {name!r}; {here}")
     return there[number]
-
-
-def exercise_folder(name: str) -> Path:
-    """Where the set of a chapter's number lies, or of a folder."""
-    return Path(name).resolve() if (Path(name) / "exercise.py").is_file() else folder_of(name)
-
-
-def exercise_set(name: str) -> ExerciseSet:
-    return read(exercise_folder(name))
 
 
 def read(folder: Path) -> ExerciseSet:
     """The set in a folder, with its checks."""
-    source = (folder / "exercise.py").read_text(encoding="utf-8")
-    cells = [read_cell(kind, text, folder) for kind, text in percent_cells(source, folder)]
+    import jupytext  # takes a second, which `course check` does not need
+
+    source = jupytext.read(folder / "exercise.py", fmt="py:percent")
+    cells = [read_cell(cell.cell_type, cell.source, folder) for cell in source.cells]
     texts = "\n\n".join(cell.source for cell in cells if cell.kind in ("text", "manual"))
     tasks = {id: Task(id, title, kind, *map(int, rest)) for id, title, kind, *rest in HEADING.findall(texts)}
     made = ExerciseSet(number_of(folder), folder.name, folder, cells, tasks)
@@ -125,26 +120,6 @@ def read(folder: Path) -> ExerciseSet:
     made.checks, made.wrong = module.CHECKS, module.WRONG
     made.forbidden = getattr(module, "FORBIDDEN", [])
     made.manual, made.rubric = getattr(module, "MANUAL", {}), getattr(module, "RUBRIC", {})
-    return made
-
-
-def percent_cells(source: str, folder: Path) -> list[tuple[str, str]]:
-    """The cells of a source: "code" or "markdown", and the text. jupytext says the same of them, and takes a second to
-    be imported (tests/repository/test_exercises.py compares the two)."""
-    head, *cells = re.split(r"^# %%(.*)\n", source + "\n", flags=re.MULTILINE)
-    made = []
-    for mark, text in zip(cells[::2], cells[1::2]):
-        text = re.sub(r"\A(?:[ \t]*\n)+|\s+\Z", "", text)
-        if mark == " [markdown]" and text.startswith('r"""\n') and text.endswith('\n"""'):
-            made.append(("markdown", text[5:-4]))
-        elif mark == "":
-            made.append(("code", text))
-        else:
-            raise CourseError(
-                f'{relative(folder)}/exercise.py: a cell begins `# %%`, or `# %% [markdown]` and r"""'
-            )
-    if head.strip() or not made:
-        raise CourseError(f"{relative(folder)}/exercise.py does not begin with `# %%`")
     return made
 
 

@@ -39,12 +39,9 @@ def row(made: ExerciseSet, task: Task) -> list[str]:
 def table(sets: list[ExerciseSet]) -> str:
     heads = ["task", "title", "kind", "difficulty", "importance", "minutes", "points", "wrong ones caught"]
     rows = [row(made, task) for made in sets for task in made.tasks.values()]
-    rows.append(["", f"{len(rows)} tasks", "", "", "", *(total(rows, i) for i in (5, 6, 7))])
+    totals = [f"{sum(float(row[i]) for row in rows if row[i] != '–'):g}" for i in (5, 6, 7)]
+    rows.append(["", f"{len(rows)} tasks", "", "", "", *totals])
     return aligned([heads, *rows])
-
-
-def total(rows: list[list[str]], column: int) -> str:
-    return f"{sum(float(row[column]) for row in rows if row[column] != '–'):g}"
 
 
 def aligned(rows: list[list[str]]) -> str:
@@ -55,47 +52,45 @@ def aligned(rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
+COSTS = ["tasks", "points", "hours of chapters", "hours of tasks"]
+
+
+def costs(sittings: list[str], chosen: list[tuple[ExerciseSet, Task]], planned: dict[str, int]) -> list[str]:
+    """What sittings and tasks ask of a student."""
+    points = sum(made.points(task.id) for made, task in chosen)
+    reading = sum(planned.get(sitting, 0) for sitting in sittings)
+    working = sum(task.minutes for _, task in chosen)
+    return [str(len(chosen)), f"{points:g}", f"{reading / 60:.1f}", f"{working / 60:.1f}"]
+
+
 def syllabi(sets: list[ExerciseSet], planned: dict[str, int]) -> str:
     """Chapters, tasks and hours of each syllabus, then its tasks by chapter."""
     there = [number_of(path) for path in numbered(SOURCES, ".py")]
-    rows, parts = [["syllabus", "chapters", "tasks", "points", "hours of chapters", "hours of tasks"]], []
+    rows, parts = [["syllabus", "chapters", *COSTS]], []
     for name, (chapters, importance) in SYLLABI.items():
-        wanted = [c for c in there if chapters is None or c in chapters]
+        wanted = [chapter for chapter in there if chapters is None or chapter in chapters]
         chosen = [
             (made, task)
             for made in sets
             for task in made.tasks.values()
             if (chapters is None or made.number in chapters) and task.importance >= importance
         ]
-        points = sum(made.points(task.id) for made, task in chosen)
-        rows.append([name, str(len(wanted)), str(len(chosen)), f"{points:g}"])
-        rows[-1] += [hours_of(wanted, planned), f"{sum(task.minutes for _, task in chosen) / 60:.1f}"]
-        if chapters:
-            parts.append(
-                f"**{name}**: chapters {', '.join(wanted)}; tasks {', '.join(t.id for _, t in chosen)}."
-            )
-        else:
-            parts.append(f"**{name}**: every chapter and every task.")
+        rows.append([name, str(len(wanted)), *costs(wanted, chosen, planned)])
+        tasks = ", ".join(task.id for _, task in chosen)
+        which = f"chapters {', '.join(wanted)}; tasks {tasks}" if chapters else "every chapter and every task"
+        parts.append(f"**{name}**: {which}.")
     return "\n\n".join([aligned(rows), *parts])
 
 
 def weeks(sets: list[ExerciseSet], planned: dict[str, int]) -> str:
     """What a quarter asks of a student, week by week: sittings, tasks and hours."""
     there = [number_of(path) for path in numbered(SOURCES, ".py")]
-    rows = [["week", "chapters", "tasks", "points", "hours of chapters", "hours of tasks"]]
+    rows = [["week", "chapters", *COSTS]]
     for week, numbers in enumerate(WEEKS, 1):
         sittings = [chapter for chapter in there if chapter[:2] in numbers.split()]
-        chosen = [made for made in sets if made.number[:2] in numbers.split()]
-        tasks = [task for made in chosen for task in made.tasks.values()]
-        points = sum(made.points(task) for made in chosen for task in made.tasks)
-        rows.append([str(week), " ".join(sittings), str(len(tasks)), f"{points:g}"])
-        rows[-1] += [hours_of(sittings, planned), f"{sum(t.minutes for t in tasks) / 60:.1f}"]
+        chosen = [(m, task) for m in sets if m.number[:2] in numbers.split() for task in m.tasks.values()]
+        rows.append([str(week), " ".join(sittings), *costs(sittings, chosen, planned)])
     return aligned(rows)
-
-
-def hours_of(sittings: list[str], planned: dict[str, int]) -> str:
-    """What these sittings together are planned for."""
-    return f"{sum(planned.get(chapter, 0) for chapter in sittings) / 60:.1f}"
 
 
 def page() -> str:

@@ -1,11 +1,12 @@
 """Run by `course check` as a script of its own: a notebook's given, solution and check cells, in order, in one namespace.
 
-    python try_tasks.py CELLS.json
+    python try_tasks.py SECONDS < CELLS.json
 
-CELLS.json: [[grade_id, source, what its task forbids], ...]. Before and after each cell a line of JSON goes to the standard output's old place;
-what the cells print goes nowhere. Whatever the cells do to this process, its parent reads on.
+CELLS.json: [[grade_id, source, what its task forbids], ...]. After each cell what is wrong with it goes to the standard output's
+old place, as a line of JSON; what the cells print goes nowhere. A cell that takes more than SECONDS ends this process.
 """
 
+import faulthandler
 import json
 import os
 import sys
@@ -15,18 +16,20 @@ from course.exercises.cells import new_names, run_cell
 from course.exercises.without import without
 
 
-def main(path: str) -> None:
-    with open(path, encoding="utf-8") as file:
-        cells = json.load(file)
+def main(seconds: float) -> None:
+    cells = json.load(sys.stdin.buffer)
     told = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
+    if hasattr(os, "register_at_fork"):  # whoever a cell forks is not waited for either
+        os.register_at_fork(after_in_child=told.close)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
     names = new_names()
     for name, source, forbids in cells:
-        told.write(json.dumps({"begin": name}) + "\n")
-        told.flush()
-        told.write(json.dumps({"end": name, "said": said_of(name, source, names, forbids)}) + "\n")
+        faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+        said = said_of(name, source, names, forbids)
+        faulthandler.cancel_dump_traceback_later()
+        told.write(json.dumps(said) + "\n")
         told.flush()
     os._exit(0)  # no thread of theirs is waited for
 
@@ -65,4 +68,4 @@ def describe(error: BaseException, name: str) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(float(sys.argv[1]))

@@ -121,7 +121,7 @@ def add_backend(command: argparse.ArgumentParser) -> None:
 
 
 def call_run(args) -> int:
-    from course.exercises.sets import exercise_folder, read
+    from course.exercises.sets import folder_of, read
     from course.grade.sandbox import anew, sandbox
     from course.grade.sandbox.warm import Options, preload
     from course.grade.submission import PATTERN, collect
@@ -135,7 +135,7 @@ def call_run(args) -> int:
     found = [one for one in found if not wanted or one.student in wanted]
     if not found:
         raise CourseError(f"no submissions in {args.submissions}")
-    folder = exercise_folder(args.exercise)
+    folder = folder_of(args.exercise)
     backend = "bubblewrap" if args.template else sandbox.choose(args.backend, args.trusted, args.image)
     if backend == "bubblewrap" and args.jobs == 1 and args.words:
         anew.begin(["grade", *args.words], preload(folder))  # comes back here with a template

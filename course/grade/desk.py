@@ -5,7 +5,7 @@ import textwrap
 from argparse import ArgumentParser
 from pathlib import Path
 
-from course.exercises.sets import exercise_folder, exercise_set
+from course.exercises.sets import folder_of, load
 from course.files import write_atomically
 from course.grade.results.late import Late, moment, read_deadlines, unknown, zone
 from course.grade.results.results import read_results, write_marks
@@ -113,13 +113,13 @@ def folder(args) -> Path:
 def call_feedback(args) -> int:
     from course.grade.results.feedback import write_feedback
 
-    name = exercise_folder(args.exercise).name
+    name = folder_of(args.exercise).name
     print(write_feedback(read_results(folder(args), name), folder(args) / name))
     return 0
 
 
 def call_marks(args) -> int:
-    made = exercise_set(args.exercise)
+    made = load(args.exercise)
     print(write_marks(folder(args), made.name, path(args.gradebook)))
     for task, said in made.rubric.items():
         print(f"\n{task}  {made.tasks[task].title}, {made.manual[task]:g} points\n{textwrap.fill(said, 100)}")
@@ -133,7 +133,7 @@ def call_summary(args) -> int:
     if not args.exercise:
         print(by_weeks(all_results(folder(args))))
         return 0
-    made = exercise_set(args.exercise)
+    made = load(args.exercise)
     results = read_results(folder(args), made.name)
     print(overview(results))
     print(write_summary(results, made, folder(args) / made.name))
@@ -157,7 +157,7 @@ def call_show(args) -> int:
     from course.grade.results.show import show
 
     if args.exercise:
-        print(show(read_results(folder(args), exercise_folder(args.exercise).name), args.student))
+        print(show(read_results(folder(args), folder_of(args.exercise).name), args.student))
         return 0
     here = folder(args)
     sets = sorted({path.parent.name for path in here.glob(f"*/{args.student}.json")})
@@ -168,7 +168,7 @@ def call_show(args) -> int:
 
 
 def call_export(args) -> int:
-    name = exercise_folder(args.exercise).name
+    name = folder_of(args.exercise).name
     results = read_results(folder(args), name)
     if args.student:
         results = [result for result in results if result["student"] == normal(args.student)]
@@ -247,6 +247,6 @@ def written(to: Path, data: bytes) -> int:
 def call_bundle(args) -> int:
     from course.grade.systems.bundle import bundle
 
-    made = exercise_set(args.exercise)
+    made = load(args.exercise)
     print(bundle(args.system, made, path(args.out) or Path(f"{args.system}-{made.name}.zip").resolve()))
     return 0

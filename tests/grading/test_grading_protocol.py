@@ -69,21 +69,17 @@ def test_a_bool_is_zero_or_one():
 
 
 @pytest.mark.parametrize(
-    "value", [object(), {1, 2}, torch.zeros(2, dtype=torch.complex64), np.array([None]), 1j, print]
+    "value",
+    [object(), {1, 2}, torch.zeros(2, dtype=torch.complex64), np.array([None]), 1j, torch.zeros(20_000_000)],
 )
 def test_what_cannot_be_sent_is_a_TypeError(value):
     with pytest.raises(TypeError):
         protocol.pack("value", 1, [value])
 
 
-def test_bytes_that_are_left_over_are_no_values():
+def test_what_is_left_over_or_too_large_is_not_read():
     with pytest.raises(protocol.BadFrame, match="1 bytes are left over"):
         protocol.unpack(b'{"kind": "value", "id": 1, "values": {"b": 2}}', b"abc")
-
-
-def test_what_is_too_large_is_not_sent_and_not_read():
-    with pytest.raises(TypeError, match="too many"):
-        protocol.pack("value", 1, torch.zeros(20_000_000))
     with pytest.raises(protocol.TooLarge):
         protocol.lengths(protocol.PREFIX.pack(protocol.MAGIC, 10, 1 << 62))
 

@@ -4,31 +4,29 @@ import contextlib
 import ctypes
 import json
 import os
-import select
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import venv
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from cases import CHANNEL, RIGHT, notebook
 from sandboxes import ROOT, command, environment, why_no_bubblewrap, why_no_container
 
 from course.exercises import sets as exercises
-from course.exercises.checks import Check, CheckOfCheck
+from course.exercises.checks import Check
 from course.grade import cli, run
 from course.grade.sandbox import boxes, protocol, sandbox
 from course.grade.sandbox.boxes import Box, Ended, SandboxError, program
 from course.grade.sandbox.processes import free_uid, pids, segments, sweep, uid_of
-from course.grade.sandbox.sandbox import UIDS
 from course.grade.sandbox.warm import Boxes, Options, Template
-from course.grade.score import grader
 from course.grade.score.grader import Grader
 from course.grade.score.judge import judged
 from course.grade.score.record import empty_result, write_result
@@ -57,9 +55,17 @@ class Class:
         text = json.dumps(notebook(self.made.solutions | {"05-1": code} | (others or {}), {"05-4": answer}))
         (self.submissions / f"{student}.ipynb").write_text(text)
 
+    def words(self, command: str, *more: str) -> list[str]:
+        places = ["--submissions", str(self.submissions), "--results", str(self.results)]
+        return [command, str(self.exercise), *places, *more]
+
     def grade(self, *more: str, command: str = "run") -> int:
-        words = [command, str(self.exercise), "--submissions", str(self.submissions)]
-        return cli.main([*words, "--results", str(self.results), *more])
+        return cli.main(self.words(command, *more))
+
+    def program(self, *more: str) -> dict:
+        """What subprocess takes for `course grade run` as a process of its own."""
+        words = [*command("bubblewrap"), "grade", *self.words("run", *more)]
+        return {"args": words, "env": environment(), "cwd": ROOT}
 
     def path(self, student: str) -> Path:
         return self.results / "05_small" / f"{student}.json"
@@ -144,51 +150,20 @@ def test_a_grading_process_that_dies_takes_nobody_with_it(course, monkeypatch):
 
 
 @sandboxed
-def test_ctrl_c_leaves_whole_results_and_no_process(course):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_grader_that_is_ended_leaves_whole_results_and_no_process(course, number):
     course.hand_in("ann")
     for i in range(4):
         course.hand_in(f"loop{i}", "def double(xs):\n    while True: pass")
-    words = [*command("bubblewrap"), "grade", "run", str(course.exercise), "--jobs", "2", "--timeout", "60"]
-    words += ["--submissions", str(course.submissions), "--results", str(course.results)]
-    running = subprocess.Popen(
-        words, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    wait_for(lambda: course.path("ann").exists())
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
-    assert running.returncode == 130 and b"Traceback" not in said, said
-    assert [path.name for path in course.path("ann").parent.iterdir()] == ["ann.json"]
-    assert course.result("ann")["score"] == 14.0
-    if os.geteuid() == 0:
-        wait_for(lambda: not [pid for pid in pids() if uid_of(pid) in UIDS and is_below(pid, running.pid)])
-
-
-@sandboxed
-def test_a_grader_that_leaves_a_reply_unread_ends_its_template_without_a_word(capfd):
-    """Ctrl-C comes between a request and its reply; the kernel then resets the connection."""
-    template = Template.started([])
-    with open(os.devnull) as nothing:
-        request = json.dumps({"command": ["/not/there"], "uid": 1}).encode()
-        socket.send_fds(template.socket, [request], [os.dup(nothing.fileno()) for _ in range(3)])
-    assert select.select([template.socket], [], [], 60)[0], "the template does not reply"
-    template.socket.close()
-    _, status = os.waitpid(template.pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0 and "Traceback" not in capfd.readouterr().err
-
-
-@sandboxed
-def test_a_killed_grader_takes_its_processes_along(course):
-    course.hand_in("ann")
-    for i in range(4):
-        course.hand_in(f"loop{i}", "def double(xs):\n    while True: pass")
-    words = [*command("bubblewrap"), "grade", "run", str(course.exercise), "--jobs", "2", "--timeout", "60"]
-    words += ["--submissions", str(course.submissions), "--results", str(course.results)]
-    running = subprocess.Popen(words, env=environment(), cwd=ROOT, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(**course.program("--jobs", "2", "--timeout", "60"), stderr=subprocess.PIPE)
     wait_for(lambda: course.path("ann").exists())
     its_own = {pid for pid in pids() if is_below(pid, running.pid)} - {running.pid}
     assert its_own, "no process to be ended"
-    running.kill()
-    running.wait()
+    running.send_signal(number)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == (130 if number == signal.SIGINT else -number) and b"Traceback" not in said
+    assert [path.name for path in course.path("ann").parent.iterdir()] == ["ann.json"]
+    assert course.result("ann")["score"] == 14.0
     wait_for(lambda: not [pid for pid in its_own if uid_of(pid) is not None])
 
 
@@ -224,20 +199,6 @@ def exercise_number(student: str) -> int:
     return variant("05-2", student, n=[3, 5, 7, 11, 13])["n"]
 
 
-def test_no_two_right_implementations_are_tried_in_one_box(course, monkeypatch):
-    """They would be seen to do the same."""
-    [check] = [check for check in course.made.checks if isinstance(check, CheckOfCheck)]
-    steps = []
-    ours = SimpleNamespace(become=steps.append, close=lambda: None)
-    monkeypatch.setattr(grader, "Implementation", lambda boxes, check: ours)
-    this = SimpleNamespace(boxes=SimpleNamespace(end=lambda: steps.append("end")), ours=True)
-    this.refusal = lambda *_: None
-    assert Grader.check_of_check(this, check, "ann", [])[0] == 0, "all are accepted"
-    between = steps[slice(*sorted(steps.index(code) for code in check.right))]
-    assert "end" in between
-    assert sorted(steps) == sorted(["end", "end", *check.right, *check.wrong.values()])
-
-
 @sandboxed
 def test_a_real_exercise(tmp_path):
     """Chapter 04's own: the reference gets every point, what is handed out none, a wrong solution its name."""
@@ -256,10 +217,8 @@ def test_a_real_exercise(tmp_path):
     results = {one["student"]: one for one in run.run(made, found, tmp_path / "results", options, jobs=2)}
     due = sum(check.points for check in made.checks)
     assert results["right"]["score"] == due and results["stub"]["score"] < due / 2
-    said = [
-        check for check in results["wrong"]["tasks"][wrong.task]["checks"] if check["verdict"] == "failed"
-    ]
-    assert said and all(wrong.says in check["message"] for check in said)
+    failed = [one for one in results["wrong"]["tasks"][wrong.task]["checks"] if one["verdict"] == "failed"]
+    assert failed and all(wrong.says in check["message"] for check in failed)
 
 
 def test_a_judge_that_cannot_read_a_result_says_so_and_its_own_fault_is_raised():
@@ -277,55 +236,32 @@ def test_a_judge_that_cannot_read_a_result_says_so_and_its_own_fault_is_raised()
     assert "cannot be judged (TimeoutError" in judged(slow, [2], [1], [()])
 
 
-def test_a_bubblewrap_that_fails_gives_way_to_no_other_unasked(monkeypatch):
-    monkeypatch.setattr(sandbox.shutil, "which", lambda name: "/usr/bin/bwrap")
+@pytest.mark.parametrize(
+    ("backend", "trusted", "installed", "says"),
+    [
+        (None, False, True, "bubblewrap is installed and does not work here"),
+        (None, False, False, "no sandbox works here; install bubblewrap"),
+        ("trusted", False, False, "only with --i-trust-these-submissions"),
+        ("container", False, False, "'container' does not work here: it takes root"),
+        ("docker", False, False, "docker needs --image"),
+    ],
+)
+def test_without_a_sandbox_that_works_nothing_is_run(monkeypatch, backend, trusted, installed, says):
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: "/usr/bin/bwrap" if installed else None)
+    monkeypatch.setattr(sandbox, "succeeds", lambda command: False)
     monkeypatch.setattr(sandbox, "bubblewrap_works", lambda: False)
-    monkeypatch.setattr(sandbox, "why_no_container", lambda: None)
-    with pytest.raises(CourseError, match="bubblewrap is installed and does not work here"):
-        sandbox.choose()
-    assert sandbox.choose("container") == "container"
+    monkeypatch.setattr(sandbox, "why_no_container", lambda: None if installed else "it takes root")
+    with pytest.raises(CourseError, match=says):
+        sandbox.choose(backend, trusted)
+    assert sandbox.choose(trusted=True) == "trusted"
 
 
 def test_a_course_that_lies_below_usr_is_not_shown_with_it(monkeypatch):
     monkeypatch.setattr(sandbox, "ROOT", Path("/usr/src/course"))
-    words = sandbox.view()
-    hidden = words.index("--tmpfs")
-    assert words[:3] == ["--ro-bind", "/usr", "/usr"] and words[hidden + 1] == "/usr/src/course"
-    shown = [
-        i
-        for i, word in enumerate(words)
-        if word.startswith("/usr/src/course/") and words[i - 2] == "--ro-bind"
-    ]
-    assert {words[i] for i in shown} == {"/usr/src/course/course", "/usr/src/course/nanogpt"} and min(
-        shown
-    ) > hidden
-
-
-def test_without_a_sandbox_nothing_is_run(monkeypatch):
-    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
-    monkeypatch.setattr(sandbox, "succeeds", lambda command: False)
-    monkeypatch.setattr(sandbox, "bubblewrap_works", lambda: False)
-    with pytest.raises(CourseError, match="no sandbox works here; install bubblewrap"):
-        sandbox.choose()
-    with pytest.raises(CourseError, match="only with --i-trust-these-submissions"):
-        sandbox.choose("trusted")
-    with pytest.raises(CourseError, match="'container' does not work here: it takes root"):
-        sandbox.choose("container")
-    with pytest.raises(CourseError, match="docker needs --image"):
-        sandbox.choose("docker")
-    assert sandbox.choose(trusted=True) == "trusted"
-
-
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="another uid takes root")
-def test_a_course_that_root_alone_may_read_is_named(monkeypatch):
-    with tempfile.TemporaryDirectory() as home:
-        course = Path(home) / "course"
-        course.mkdir()
-        monkeypatch.setattr(sandbox, "needed", lambda: ["/usr", str(course)])
-        with pytest.raises(CourseError, match=f"no account but root's may read {course}; install the course"):
-            sandbox.choose("container")
-        Path(home).chmod(0o755)
-        assert sandbox.choose("container") == "container"
+    words = " ".join(sandbox.view())
+    assert words.startswith("--ro-bind /usr /usr --tmpfs /usr/src/course ")
+    shown = re.findall(r"--ro-bind (/usr/src/course/\S+)", words)
+    assert set(shown) == {"/usr/src/course/course", "/usr/src/course/nanogpt"}
 
 
 def test_a_disk_that_another_box_fills_is_not_held_against_this_one(monkeypatch):
@@ -355,16 +291,19 @@ def test_a_sandbox_that_does_not_start_leaves_nothing():
     assert not home.exists()
 
 
+LIMITS = (
+    "--network none|--read-only|--cap-drop ALL|--pids-limit 64|--user 65534:65534|--security-opt no-new-privileges"
+    f"|--memory {4 << 30}|--rm|--interactive|--env=HOME=/tmp"
+)
+
+
 @pytest.mark.parametrize("name", ["docker", "podman"])
 def test_a_container_engine_is_called_with_every_limit(name):
-    words = sandbox.engine(name, "pytorch/pytorch", "box-1")
-    text = " ".join(words)
-    assert words[:2] == [name, "run"] and words[-1] == "pytorch/pytorch"
-    assert "--env=HOME=/tmp" in words and "--env=PATH" not in text, "the image knows where its Python is"
-    for limit in ("--network none", "--read-only", "--cap-drop ALL", "--pids-limit 64", "--user 65534:65534",
-                  "--security-opt no-new-privileges", f"--memory {4 << 30}", "--rm", "--interactive"):  # fmt: skip
-        assert limit in text
-    mounted = [words[i + 1] for i, word in enumerate(words) if word == "--volume"]
+    text = " ".join(sandbox.engine(name, "pytorch/pytorch", "box-1"))
+    assert text.startswith(f"{name} run ") and text.endswith(" pytorch/pytorch")
+    assert not [limit for limit in LIMITS.split("|") if limit not in text]
+    assert "--env=PATH" not in text, "the image knows where its Python is"
+    mounted = re.findall(r"--volume (\S+)", text)
     assert mounted == [f"{ROOT}/course:/grade/course:ro", f"{ROOT}/nanogpt:/grade/nanogpt:ro"]
 
 
@@ -374,41 +313,30 @@ def test_submissions_that_nobody_isolates_are_graded_where_they_are_trusted(cour
     assert course.result("ann")["score"] == 14.0 and course.result("ann")["backend"] == "trusted"
 
 
-def names(folder: Path, *more: str, pattern: str | None = None):
-    folder.mkdir()
-    for name in more:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("{}")
-    found, others = collect(folder, *([pattern] if pattern else []))
-    return {one.student: (one.path.name, one.submitted, one.problem) for one in found}, others
+PATTERN = r"(?P<student_id>\w+)_\d+_(?P<timestamp>[\d-]+)_.*\.ipynb"
+TWO_ZONES = ["ann_2026-11-20T10-00-00Z.ipynb", "ann_2026-11-20T10-30-00+01-00.ipynb"]  # or 9:30 in UTC
+LONG = "\U0001d49c" * 60 + ".ipynb"  # a name to which nothing can be added
 
 
-def test_the_latest_file_of_each_student_is_taken(tmp_path):
-    found, others = names(
-        tmp_path / "a",
-        "ann.ipynb",
-        "bob_2026-11-20T10-00-00.ipynb",
-        "bob_2026-11-21.ipynb",
-        "notes.txt",
-        "zoë.ipynb",
-    )
-    assert found["ann"] == ("ann.ipynb", None, "")
-    assert found["bob"] == ("bob_2026-11-21.ipynb", "2026-11-21T00:00:00", "")
-    assert set(found) == {"ann", "bob", "zoë"} and others == ["notes.txt"]
-    pattern = r"(?P<student_id>\w+)_\d+_(?P<timestamp>[\d-]+)_.*\.ipynb"
-    found, _ = names(tmp_path / "b", "0815_77_2026-11-20_x y.ipynb", pattern=pattern)
-    assert found == {"0815": ("0815_77_2026-11-20_x y.ipynb", "2026-11-20T00:00:00", "")}
-    found, _ = names(tmp_path / "c", "a/ann.ipynb", "b/ann.ipynb", pattern=r".*/(?P<student_id>\w+)\.ipynb")
-    assert "two files" in found["ann"][2]
-    found, others = names(tmp_path / "d", ".hidden.ipynb", "a b.ipynb", pattern=r"(?P<student_id>.*)\.ipynb")
-    assert set(found) == {"a b"} and others == [".hidden.ipynb"], "a name becomes a file's name"
-    found, others = names(tmp_path / "e", "Jose\u0301.ipynb", "\U0001d49c" * 60 + ".ipynb")
-    assert set(found) == {"Jos\xe9"} and len(others) == 1, (
-        "as macOS writes it; a name to which nothing can be added"
-    )
-    for wrong, why in (("(", "no regular expression"), ("x", "needs a group")):
-        with pytest.raises(CourseError, match=why):
-            collect(tmp_path, wrong)
+@pytest.mark.parametrize(
+    ("files", "pattern", "due", "others"),
+    [
+        (["ann.ipynb", "zoë.ipynb", "notes.txt"], None, {"ann": None, "zoë": None}, ["notes.txt"]),
+        (["bob_2026-11-20T10-00-00.ipynb", "bob_2026-11-21.ipynb"], None, {"bob": "2026-11-21T00:00:00"}, []),
+        (TWO_ZONES, None, {"ann": "2026-11-20T10:00:00Z"}, []),
+        (["0815_77_2026-11-20_x y.ipynb"], PATTERN, {"0815": "2026-11-20T00:00:00"}, []),
+        (["a/ann.ipynb", "b/ann.ipynb"], r".*/(?P<student_id>\w+)\.ipynb", {"ann": "two files"}, []),
+        ([".hidden.ipynb", "a b.ipynb"], r"(?P<student_id>.*)\.ipynb", {"a b": None}, [".hidden.ipynb"]),
+        (["Jose\u0301.ipynb", LONG], None, {"Jos\xe9": None}, [LONG]),  # as macOS writes é
+    ],
+    ids=["id", "day", "zones", "pattern", "folders", "hidden", "spelling"],
+)
+def test_the_latest_file_of_each_student_is_taken(tmp_path, files, pattern, due, others):
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    found, left = collect(tmp_path, *([pattern] if pattern else []))
+    assert {one.student: one.problem[:9] or one.submitted for one in found} == due and left == others
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a file's name may be any bytes in Linux alone")
@@ -433,14 +361,21 @@ def test_a_strangers_names_reach_no_terminal(course, capfd, monkeypatch):
     assert not {"\x1b", "\x9b"} & set(said), said
 
 
-def test_a_wrong_call_is_one_sentence(course):
-    with pytest.raises(CourseError, match="no submissions in"):
-        course.grade()
-    course.hand_in("ann")
-    with pytest.raises(CourseError, match="no submission of bob"):
-        course.grade("--student", "bob", command="regrade")
-    with pytest.raises(CourseError, match="above zero"):
-        course.grade("--jobs", "0")
+@pytest.mark.parametrize(
+    ("students", "words", "says"),
+    [
+        ([], ["run"], "no submissions in"),
+        (["ann"], ["regrade", "--student", "bob"], "no submission of bob"),
+        (["ann"], ["run", "--jobs", "0"], "above zero"),
+        (["ann"], ["run", "--pattern", "("], "no regular expression"),
+        (["ann"], ["run", "--pattern", "x"], "needs a group"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(course, students, words, says):
+    for student in students:
+        course.hand_in(student)
+    with pytest.raises(CourseError, match=says):
+        course.grade(*words[1:], command=words[0])
 
 
 @pytest.fixture
@@ -488,12 +423,10 @@ def test_a_sandbox_is_a_fork_of_the_template_and_ends_with_the_grader(template):
 
 @sandboxed
 def test_without_a_template_each_sandbox_imports_for_itself(course, monkeypatch):
-    def refused(*_):
-        raise SandboxError("this kernel lets nobody enter")
-
-    monkeypatch.setattr(Template, "start", refused)
+    refusing = Mock(side_effect=SandboxError("this kernel lets nobody enter"))
+    monkeypatch.setattr(Template, "start", refusing)
     course.hand_in("ann")
-    assert course.grade() == 0
+    assert course.grade() == 0 and refusing.called
     assert course.result("ann")["score"] == 14.0
 
 
@@ -539,17 +472,16 @@ def double(xs):
     with open("/proc/self/mem", "rb") as memory:
         for line in open("/proc/self/maps"):
             span, rights = line.split()[:2]
-            if rights.startswith("r") and "[v" not in line:
-                begin, end = (int(at, 16) for at in span.split("-"))
+            begin, end = (int(at, 16) for at in span.split("-"))
+            while rights.startswith("r") and "[v" not in line and begin < end:
                 memory.seek(begin)
-                while begin < end:
-                    try:
-                        part = memory.read(min(end - begin, 64 << 20))
-                    except OSError:
-                        break
-                    if any(bytes.fromhex(one)[::-1] in part for one in SOUGHT):
-                        raise ValueError("found")
-                    begin += len(part)
+                try:
+                    part = memory.read(min(end - begin, 64 << 20))
+                except OSError:
+                    break
+                if any(bytes.fromhex(one)[::-1] in part for one in SOUGHT):
+                    raise ValueError("found")
+                begin += len(part)
     return [2 * x for x in xs]
 """
 
@@ -561,34 +493,15 @@ def test_memory_of_a_sandbox_holds_nothing_of_the_grader(course, jobs):
     secret = "of the grader alone"
     sought = [text.encode()[::-1].hex() for text in (secret, str(course.submissions), str(course.results))]
     course.hand_in("annabell-417", f"SOUGHT = {sought}\n{SEARCHES}")
-    words = [*command("bubblewrap"), "grade", "run", str(course.exercise), "--jobs", jobs]
-    words += ["--submissions", str(course.submissions), "--results", str(course.results)]
-    subprocess.run(words, env=environment() | {"SECRET": secret}, cwd=ROOT, check=True)
+    program = course.program("--jobs", jobs)
+    program["env"]["SECRET"] = secret
+    subprocess.run(**program, check=True)
     assert course.result("annabell-417")["score"] == 14.0, course.result("annabell-417")
     course.hand_in("annabell-417", f"SOUGHT = {[*sought, b'annabell-417'[::-1].hex()]}\n{SEARCHES}")
-    subprocess.run(words, env=environment(), cwd=ROOT, check=True)
+    subprocess.run(**program, check=True)
     assert course.result("annabell-417")["score"] < 14.0, (
         "the search finds what is there: the student's own name"
     )
-
-
-class Began(Exception):
-    """In place of a program that takes this process's place."""
-
-
-@sandboxed
-def test_the_program_begins_anew_with_nothing_of_ours(course, monkeypatch):
-    def execve(path, command, environment):
-        raise Began(command, environment)
-
-    course.hand_in("ann")
-    monkeypatch.setattr(os, "execve", execve)
-    words = ["run", str(course.exercise), "--submissions", str(course.submissions)]
-    with pytest.raises(Began) as began:
-        cli.main(words, is_program=True)
-    command, given = began.value.args
-    assert any(word.endswith("__main__.py") for word in command) and given == sandbox.ENVIRONMENT
-    assert not any(str(course.submissions) in word or course.exercise.name in word for word in command)
 
 
 IPC = """
@@ -614,25 +527,35 @@ def test_what_a_uid_left_in_the_kernel_is_removed():
 
 DIES = """
 import os, sys, time
+from course.grade.sandbox import protocol
 from course.grade.sandbox.warm import Boxes, Options, Template
-template = Template.started(["torch"])
-print(template.pid, flush=True)
-time.sleep(float(sys.argv[1]))
-if sys.argv[2:]:
-    print(*Boxes(Options("bubblewrap"), ["torch"], template).ready().processes(), flush=True)
+how, stage, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+template = Template.started(["torch"]) if how == "forked" else None
+box = None
+if stage != "template":
+    box = Boxes(Options("bubblewrap"), ["torch"] if template else [], template).ready()
+if stage == "loop":
+    header = {"cells": [["", "import time\\nwhile True: time.sleep(9)"]], "task": "", "student": "", "harness": "", "call": "x"}
+    box.send(protocol.pack("run", 1, [()], **header), time.monotonic() + 9)
+time.sleep(seconds)
+print(*([template.pid] if template else []), *(box.processes() if box else []), flush=True)
 os.kill(os.getpid(), 9)
 """
 
 
 @sandboxed
-@pytest.mark.parametrize("after", [["0"], ["0.005"], ["0.03"], ["0", "a box"]])
-def test_a_grader_that_dies_at_its_start_leaves_no_sandbox(after):
+@pytest.mark.parametrize(
+    "stage",
+    ["forked template 0", "forked template 0.005", "forked template 0.03", "forked box 0", "forked loop 0.3", "imported loop 0.3"],
+)  # fmt: skip
+def test_a_grader_that_is_killed_leaves_no_process(stage):
     done = subprocess.run(
-        [sys.executable, "-c", DIES, *after], env=environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", DIES, *stage.split()],
+        env=environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert done.returncode == -signal.SIGKILL
     its_own = list(map(int, done.stdout.split()))
-    assert len(its_own) >= (3 if after[1:] else 1)
+    assert len(its_own) >= (1 if "template" in stage else 3)
     wait_for(lambda: not [pid for pid in its_own if uid_of(pid) is not None])
 
 
@@ -686,18 +609,8 @@ def test_a_sandbox_is_what_it_is_said_to_be(monkeypatch, forked):
     assert seen["rights"] == [["0" * 16]] * 5 + [["1"], []]
     assert seen["session"] and seen["host"] == "sandbox" and seen["more_users"] == -1
     assert seen["read_only"] == [True] * 4 and seen["sizes"] == [64 << 20] * 2
-    assert set(seen["root"]) <= {
-        "bin",
-        "dev",
-        "etc",
-        "lib",
-        "lib32",
-        "lib64",
-        "proc",
-        "sbin",
-        "tmp",
-        "usr",
-    } | {Path(folder).parts[1] for folder in sandbox.needed()}
+    system = ["bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "tmp", "usr"]
+    assert set(seen["root"]) <= {*system, *(Path(folder).parts[1] for folder in sandbox.needed())}
     assert set(seen["repository"]) <= {"course", "nanogpt", ".venv"}
     assert uids == {box.uid} if os.geteuid() == 0 else 0 not in uids
 
@@ -705,32 +618,28 @@ def test_a_sandbox_is_what_it_is_said_to_be(monkeypatch, forked):
 DUE_LIMITS = {"AS": 4 << 30, "NPROC": 64, "FSIZE": 64 << 20, "NOFILE": 256, "CORE": 0, "CPU": 600}
 
 
-TALKS = (
-    f"{CHANNEL}\nfor _ in range(60):\n    frame({{'kind': 'at', 'id': 1, 'task': ''}})\n    time.sleep(0.05)"
-)
+FORKS = "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        kept = b'x' * (80 << 20)\n        time.sleep(9)\n"
+HOLDS_NONE = "import os, time\nfor _ in range(6):\n    os.write(os.memfd_create('x'), bytes(50 << 20))\ntime.sleep(3)\n"
+TALKS = f"{CHANNEL}\nfor _ in range(60):\n    frame({{'kind': 'at', 'id': 1, 'task': ''}})\n    time.sleep(0.05)\n"
 
 
 @sandboxed
-@pytest.mark.parametrize("then", ["time.sleep(3)", TALKS], ids=["silent", "talkative"])
-def test_memory_of_a_box_is_watched(template, monkeypatch, then):
+@pytest.mark.parametrize(
+    ("code", "error", "says"),
+    [
+        (f"{FORKS}time.sleep(3)\n", Ended, "GiB of memory"),
+        (FORKS + TALKS, Ended, "GiB of memory"),
+        (HOLDS_NONE, SandboxError, "shared memory"),
+    ],
+    ids=["silent", "talkative", "no_process_holds"],
+)
+def test_memory_of_a_box_is_watched(template, monkeypatch, code, error, says):
     """Of all processes together: each stays below its own limit. One that sends a frame now and then is watched, too."""
     monkeypatch.setattr(boxes, "MEMORY", 200 << 20)
     box = Box("bubblewrap", [], template=template)
     box.wait()
-    code = "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        kept = b'x' * (80 << 20)\n        time.sleep(9)\n"
-    with pytest.raises(Ended, match="GiB of memory"):
-        asked(box, f"{code}{then}\nx = 1")
-    box.close()
-
-
-@sandboxed
-def test_memory_that_no_process_holds_is_watched(template, monkeypatch):
-    monkeypatch.setattr(boxes, "MEMORY", 200 << 20)
-    box = Box("bubblewrap", [], template=template)
-    box.wait()
-    code = "import os, time\nfor _ in range(6):\n    os.write(os.memfd_create('x'), bytes(50 << 20))\ntime.sleep(3)\nx = 1"
-    with pytest.raises(SandboxError, match="shared memory"):
-        asked(box, code)
+    with pytest.raises(error, match=says):
+        asked(box, f"{code}x = 1")
     box.close()
 
 
@@ -757,31 +666,6 @@ def test_a_sandbox_has_no_keys_of_ours(backend):
         box.close()
         if template:
             template.close()
-
-
-LOOPS = """
-import os, sys, time
-from course.grade.sandbox import protocol
-from course.grade.sandbox.warm import Boxes, Options, Template
-these = Boxes(Options("bubblewrap"), [], Template.started([]) if sys.argv[1] == "forked" else None)
-box = these.ready()
-header = {"cells": [["", "import time\\nwhile True: time.sleep(9)"]], "task": "", "student": "", "harness": "", "call": "x"}
-box.send(protocol.pack("run", 1, [()], **header), time.monotonic() + 9)
-time.sleep(0.3)
-print(*box.processes(), flush=True)
-os.kill(os.getpid(), 9)
-"""
-
-
-@sandboxed
-@pytest.mark.parametrize("how", ["forked", "imported"])
-def test_a_loop_ends_with_the_grader_that_is_killed(how):
-    done = subprocess.run(
-        [sys.executable, "-c", LOOPS, how], env=environment(), cwd=ROOT, stdout=subprocess.PIPE
-    )
-    its_own = list(map(int, done.stdout.split()))
-    assert len(its_own) >= 3
-    wait_for(lambda: not [pid for pid in its_own if uid_of(pid) is not None])
 
 
 @sandboxed

@@ -1,6 +1,7 @@
 """The repository that a class gets has no solutions and no hidden checks, and works; the key has both."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -30,11 +31,9 @@ def public(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def texts(public):
-    found = {}
-    for path in public.rglob("*"):
-        if path.is_file() and path.suffix in (".py", ".md", ".ipynb", ".toml", ".yml", ".json", ""):
-            found[path] = path.read_text(encoding="utf-8", errors="replace")
-    return found
+    kinds = (".py", ".md", ".ipynb", ".toml", ".yml", ".json", "")
+    files = [path for path in public.rglob("*") if path.is_file() and path.suffix in kinds]
+    return {path: path.read_text(encoding="utf-8", errors="replace") for path in files}
 
 
 @pytest.mark.parametrize("made", SETS, ids=lambda made: made.name)
@@ -75,27 +74,26 @@ def test_a_folder_that_is_none_is_one_sentence(words, says, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.fixture
+def no_sets(tmp_path, monkeypatch):
+    """As in a class's copy: the sets' sources and the final are not there, and the page of all tasks is."""
+    monkeypatch.setattr("course.exercises.sets.EXERCISES", tmp_path)
+    monkeypatch.setattr("course.exercises.papers.PAGES", tmp_path)
+
+
 @pytest.mark.parametrize(
     "words",
     [["exercises", "list", "--write"], ["exercises", "release", "04"], ["exercises", "key", "final"], ["readme", "--write"]],
     ids=" ".join,
 )  # fmt: skip
-def test_in_a_classs_copy_what_needs_the_sets_says_where_they_are(words, tmp_path, monkeypatch, capsys):
-    no_sets(tmp_path, monkeypatch)
+def test_in_a_classs_copy_what_needs_the_sets_says_where_they_are(words, no_sets, capsys):
     assert main(words) == 2
     assert WITHOUT in capsys.readouterr().err
 
 
-def test_in_a_classs_copy_all_tasks_are_listed(tmp_path, monkeypatch, capsys):
-    no_sets(tmp_path, monkeypatch)
+def test_in_a_classs_copy_all_tasks_are_listed(no_sets, capsys):
     assert main(["exercises", "list"]) == 0
     assert capsys.readouterr().out == plain(TABLE.read_text(encoding="utf-8"))
-
-
-def no_sets(folder, monkeypatch):
-    """As in a class's copy: the sets' sources and the final are not there, and the page of all tasks is."""
-    monkeypatch.setattr("course.exercises.sets.EXERCISES", folder)
-    monkeypatch.setattr("course.exercises.papers.PAGES", folder)
 
 
 @pytest.mark.parametrize("made", SETS, ids=lambda made: made.name)
@@ -108,9 +106,8 @@ def test_the_key_has_every_solution_and_all_that_gives_points(made):
     missing += [check.name for check in made.checks if check.name not in text]
     missing += [rubric for rubric in made.rubric.values() if rubric not in text]
     assert not missing
-    assert sum(made.points(task) for task in made.tasks) == sum(
-        float(line.split(", ")[1].split()[0]) for line in text.splitlines() if line.startswith("**Key to ")
-    )
+    points = re.findall(r"^\*\*Key to .*?, ([\d.]+) points", text, re.MULTILINE)
+    assert sum(map(float, points)) == sum(made.points(task) for task in made.tasks)
 
 
 def test_a_key_is_never_written_among_what_is_handed_out(tmp_path):

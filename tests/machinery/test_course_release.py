@@ -15,18 +15,15 @@ from small_set import small_set
 
 from course.cli import main
 from course.exercises import hours
-from course.exercises.hours import minutes
 from course.exercises.release import agents_text, leaked, release, secret_lines, source_notebook
-from course.exercises.sets import RELEASED, SOLUTION, folders, read
-from course.exercises.table import SYLLABI, TABLE, page, syllabi, wrong_ones
+from course.exercises.sets import RELEASED, SOLUTION, folders, load
+from course.exercises.table import TABLE, costs, page, wrong_ones
 from course.paths import CourseError
 
 NAMES = [folder.name for folder in folders()]
 
 
-@cache
-def the(name: str):
-    return next(read(folder) for folder in folders() if folder.name == name)
+the = cache(load)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +49,10 @@ def cells(path: Path) -> dict:
     return {cell.metadata.nbgrader.grade_id: cell for cell in found if "nbgrader" in cell.metadata}
 
 
+def stripped(*texts: str) -> set[str]:
+    return {line.strip() for text in texts for line in text.splitlines()}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_that_decides_a_score_is_handed_out(handed_out, name):
     """Read anew from the files, by rules of this test's own."""
@@ -59,21 +60,12 @@ def test_nothing_that_decides_a_score_is_handed_out(handed_out, name):
     files = [path for path in handed_out(name).rglob("*") if path.is_file()]
     assert sorted(path.name for path in files) == sorted([f"{name}.ipynb", "AGENTS.md"])
     sources = [cell.source for cell in nbformat.read(handed_out(name) / f"{name}.ipynb", as_version=4).cells]
-    lines = {line.strip() for text in [*sources, agents_text(made)] for line in text.splitlines()}
-    given = {
-        line.strip()
-        for cell in made.cells
-        if cell.kind in ("given", "check", "show")
-        for line in cell.source.splitlines()
-    }
-    given |= {line.strip() for text in made.stubs.values() for line in text.splitlines()}
-    secrets = {
-        line.strip()
-        for cell in made.cells
-        for found in SOLUTION.finditer(cell.source)
-        for line in found["solution"].splitlines()
-    }
-    assert not {line for line in secrets - given if len(line) > 8} & lines
+    given = [cell.source for cell in made.cells if cell.kind in ("given", "check", "show")]
+    given = stripped(*given, *made.stubs.values())
+    secrets = stripped(
+        *(found["solution"] for cell in made.cells for found in SOLUTION.finditer(cell.source))
+    )
+    assert not {line for line in secrets - given if len(line) > 8} & stripped(*sources, agents_text(made))
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert not [mark for mark in ("BEGIN SOLUTION", "INSTEAD", "END SOLUTION") if mark in text]
     for check in made.checks:
@@ -97,24 +89,17 @@ def test_points_of_the_notebook_are_those_of_the_set(handed_out, name):
             assert marks[id].solution and not marks[id].grade and marks[f"{id}-check"].locked
 
 
-def test_a_secret_that_would_leak_is_seen(small):
-    made = small
-    nb = source_notebook(made)  # solutions and all
-    found = leaked(made, nb)
-    assert set(secret_lines(made)) <= set(found) and secret_lines(made)
-    assert "widest, hole = area(outer), area(inner)" in found
-    nb.cells = [
-        nbformat.v4.new_markdown_cell("Remember a secret radius of our own.\n\ndef f(x):\n    return -x")
-    ]
-    assert leaked(made, nb) == ["a secret radius of our own", "def f(x):\n    return -x"]
-
-
 def test_nothing_is_released_that_leaks(small, tmp_path, monkeypatch):
-    made = small
-    monkeypatch.setattr("course.exercises.release.generate", lambda made, *_, **__: source_notebook(made))
+    nb = source_notebook(small)  # solutions and all
+    found = leaked(small, nb)
+    assert set(secret_lines(small)) <= set(found) and "widest, hole = area(outer), area(inner)" in found
+    monkeypatch.setattr("course.exercises.release.generate", lambda *_, **__: nb)
     with pytest.raises(CourseError, match="is not released"):
-        release(made, tmp_path)
+        release(small, tmp_path)
     assert not list(tmp_path.iterdir())
+    text = "Remember a secret radius of our own.\n\ndef f(x):\n    return -x"
+    nb.cells = [nbformat.v4.new_markdown_cell(text)]
+    assert leaked(small, nb) == ["a secret radius of our own", "def f(x):\n    return -x"]
 
 
 def test_an_edited_notebook_is_kept_and_an_unedited_one_left_alone(small, tmp_path, capsys):
@@ -202,50 +187,23 @@ def test_formgrader_gets_answers_and_no_submission_is_run(small, tmp_path):
 
 
 def test_agents_md_has_laws_and_hints(small):
-    made = small
-    text = agents_text(made)
-    assert "Never write, complete or rewrite a solution cell" in text
-    for check in made.checks:
+    text = agents_text(small)
+    for check in small.checks:
         assert (f"- Law: {check.name}." in text) == (not check.hidden)
-    assert all(f"## {task.id} · {task.title}" in text for task in made.tasks.values())
+    assert all(f"## {task.id} · {task.title}" in text for task in small.tasks.values())
     assert "- Hint 1: Double the radius. What happens to the area?" in text and "- A person marks" in text
-    assert text.count("- Hint ") == (made.folder / "exercise.py").read_text(encoding="utf-8").count(
-        "<summary>Hint"
-    )
+    source = (small.folder / "exercise.py").read_text(encoding="utf-8")
+    assert text.count("- Hint ") == source.count("<summary>Hint")
 
 
 def test_the_table_of_tasks_is_true():
     assert TABLE.read_text(encoding="utf-8") == page(), "run `course exercises list --write`"
 
 
-def test_the_syllabi_sum_what_the_sets_say():
-    """Summed here by hand, from the sets."""
-    sets = list(map(the, NAMES))
-    lines = syllabi(sets, minutes()).splitlines()
-    for name, (chapters, importance) in SYLLABI.items():
-        tasks = [
-            t
-            for m in sets
-            for t in m.tasks.values()
-            if t.importance >= importance and (not chapters or m.number in chapters)
-        ]
-        row = next(line.split("|") for line in lines if line.startswith(f"| {name} "))
-        assert [int(row[3]), float(row[6])] == [len(tasks), round(sum(t.minutes for t in tasks) / 60, 1)]
-        planned = minutes()
-        wanted = chapters or list(planned)
-        assert float(row[5]) == round(sum(planned[chapter] for chapter in wanted) / 60, 1)
-        if chapters:
-            assert f"**{name}**: chapters {', '.join(chapters)};" in "\n".join(lines)
-
-
-def test_the_count_of_wrong_ones(small):
-    made = small
-    assert [wrong_ones(made, task) for task in made.tasks] == [2, 1, 2, 0]
-
-
-def test_an_unknown_chapter_is_one_sentence(capsys):
-    assert main(["exercises", "release", "99"]) == 2
-    assert capsys.readouterr().err.startswith("course: no exercises for chapter '99'")
+def test_what_a_syllabus_costs_is_summed_from_its_sets(small):
+    chosen = [(small, task) for task in small.tasks.values()][:2]  # 10 and 20 minutes, 3 and 3 points
+    assert costs(["03", "04"], chosen, {"03": 60, "04": 30, "05": 9}) == ["2", "6", "1.5", "0.5"]
+    assert [wrong_ones(small, task) for task in small.tasks] == [2, 1, 2, 0]
 
 
 def test_the_released_folder_is_not_committed():

@@ -1,61 +1,21 @@
 """Laws that hold for every exercise set: the reference passes, what is handed out fails, each wrong solution is caught and named."""
 
-import re
 from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from course.exercises.checks import Check, CheckOfCheck, drawn_for
-from course.exercises.sets import EXERCISES, ExerciseSet, folders, percent_cells, read
+from course.exercises.sets import ExerciseSet, folders, load
 from course.exercises.without import Forbidden, found, sentence, without
 from course.grade.sandbox.warm import LIBRARIES, preload
 from course.grade.score.local import misconception, names_of, results, said_of
-from course.notebooks.source import notebook_from_text
-from course.paths import CourseError
 
 NUMBERS = [folder.name for folder in folders()]
 STUDENTS = ["ann", "0815", "zoë"]
 
 
-@cache
-def the(name: str) -> ExerciseSet:
-    return next(read(folder) for folder in folders() if folder.name == name)
-
-
-def cells_of_jupytext(source: str) -> list[tuple[str, str]]:
-    return [(cell.cell_type, cell.source) for cell in notebook_from_text(source).cells]
-
-
-@pytest.mark.parametrize("name", NUMBERS)
-def test_a_source_has_the_cells_that_jupytext_sees(name):
-    source = (EXERCISES / name / "exercise.py").read_text(encoding="utf-8")
-    assert percent_cells(source, EXERCISES / name) == cells_of_jupytext(source)
-
-
-LINES = st.sampled_from(
-    ["x = 1", "def f():", "    return 'ä'", "# a comment", "", "if x:", "    \tpass", "#| show"]
-)
-CODE = st.lists(LINES, max_size=5).map(lambda lines: "\n".join(["y = 2", *lines, "z = 3"]))
-WORDS = st.sampled_from(["# Title", "", "words $x_1$ \\alpha", "#| manual 04-5", "`# %%`", "'''"])
-TEXT = st.lists(WORDS, max_size=5).map(lambda lines: "\n".join(['r"""', "first", *lines, "last", '"""']))
-CELL = st.one_of(CODE.map("# %%\n{}".format), TEXT.map("# %% [markdown]\n{}".format))
-
-
-@given(st.lists(CELL, min_size=1, max_size=4), st.sampled_from(["\n\n", "\n\n\n"]))
-def test_cells_of_any_source_are_those_that_jupytext_sees(cells, between):
-    source = between.join(cells) + "\n"
-    assert percent_cells(source, EXERCISES) == cells_of_jupytext(source)
-
-
-@pytest.mark.parametrize(
-    "source", ["", "x = 1\n", "x = 1\n# %%\n", "# %% [raw]\nx\n", "# %% [markdown]\n# text\n"]
-)
-def test_a_source_of_another_form_is_one_sentence(source):
-    with pytest.raises(CourseError, match="# %%"):
-        percent_cells(source, EXERCISES)
+the = cache(load)
 
 
 def wrong_ones():
@@ -165,39 +125,6 @@ def test_a_wrong_solution_is_caught_and_named(name, i):
             said.append(misconception(made, check, got, arguments, "ann"))
     named = [check for check in mine if isinstance(check, Check)]
     assert not named or wrong.says in said, f"it is called {said}"
-
-
-# What a task may say "without", or "no", of: none of these is a function or a construct that its solution does without.
-HARMLESS = """
-    without the space | without anything between | without end | without the crash | without a check | without a word
-    without the ids | without MLP | without the masks | without masks | without bfloat16 | without targets | without NaN
-    without dropout | without any wrapper | without gradients | without dimensions | without an error | without any target
-    without gradient | without biases | without the one | without the other | without it | without chunks
-    without any line | without interruption | without LayerNorm | without a dot | without weight | without temperature
-    without characters | without context | without any counted token | without overlap
-"""
-ASKS = re.compile(
-    r"\b(?:without (?:[\w'`.]+ ?){1,3}|[Nn]o loop|write your own|[Dd]o without|[Dd]o not (?:use|call))"
-)
-
-
-def asked_without(text: str) -> list[str]:
-    """What a task's text says that a solution is to do without. Hints do not count."""
-    text = " ".join(re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).split())
-    said = [part.strip() for part in ASKS.findall(text)]
-    harmless = [words.strip() for line in HARMLESS.strip().splitlines() for words in line.split("|")]
-    return [part for part in said if not any(part.startswith(words) for words in harmless)]
-
-
-@pytest.mark.parametrize("name", NUMBERS)
-def test_what_a_task_is_to_do_without_is_forbidden(name):
-    made = the(name)
-    for cell in made.cells:
-        if cell.kind == "text" and (found := re.search(r"^## (\d\d[a-z]?-\d) ", cell.source, re.MULTILINE)):
-            asked = asked_without(cell.source)
-            assert not asked or made.forbids.get(found[1]), (
-                f"{found[1]} says {asked}: add `#| forbids` below `#| solution {found[1]}`, or the words to HARMLESS"
-            )
 
 
 FORBIDDEN = [

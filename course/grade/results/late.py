@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from course.exercises.sets import exercise_folder
+from course.exercises.sets import folder_of
 from course.grade.results.results import csv_rows
 from course.paths import CourseError, relative
 
@@ -72,7 +72,7 @@ def read_deadlines(path: Path | None, per_day: float, zone: tzinfo | None) -> di
         raise CourseError(f"there is no {relative(path)}; it has the columns {','.join(DEADLINES)}")
     for line, row in csv_rows(path, DEADLINES) if path else []:
         where = f"{relative(path)}, line {line}:"
-        name, student = exercise_folder(row["set"].strip()).name, row["student_id"]
+        name, student = folder_of(row["set"].strip()).name, row["student_id"]
         due = moment(row["due"].strip(), where)
         if due is None:
             raise CourseError(f"{where} no time is given in the column due")

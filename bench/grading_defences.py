@@ -1,6 +1,6 @@
 """Each line of the grader's defences is taken away once, in a copy; a test must fail. Run by hand, in about ten minutes:
 
-    python tests/grading/mutate.py [WORD ...]     # those whose name begins with a word (default: all)
+    python bench/grading_defences.py [WORD ...]     # those whose name begins with a word (default: all)
 
 What is tried against a weakened sandbox harms nobody: no fork bomb, no flood of memory that a limit alone would stop.
 """
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 RUN, ATTACKS, PROTOCOL = (f"tests/grading/test_grading_{name}.py" for name in ("run", "attacks", "protocol"))
 LOOK = (RUN, "said_to_be")
 
@@ -65,17 +65,17 @@ MUTATIONS = [
     ("the watch on memory", "boxes.py", "self.memory() > MEMORY", "False", (RUN, "memory_of_a_box")),
     ("time limit of a check", "boxes.py", "if (now := time.monotonic()) > deadline:", "if (now := time.monotonic()) > deadline + 1e9:", attack("loop")),
     ("a fresh box after a failure", "grader.py", "        except Ended as ended:\n            self.boxes.end()\n", "        except Ended as ended:\n", attack("kills_all")),
-    ("what a check notes is gone", "grader.py", "self.boxes.end()  # with what the check noted there", "pass", (RUN, "no_two_right")),
+    ("what a check notes is gone", "grader.py", "self.boxes.end()  # with what the check noted there", "pass", attack("takes_notes")),
     ("what a check leaves is ended", "driver.py", 'if options["alone"]:  #', "if False:  #", (RUN, "selfcheck")),
-    ("the grader's end is seen", "driver.py", "if requests in dict(watch.poll()):", "if False:", (RUN, "loop_ends")),
-    ("a sandbox that fails gives way to none", "sandbox.py", "if name is None and shutil.which", "if False and shutil.which", (RUN, "gives_way")),
+    ("the grader's end is seen", "driver.py", "if requests in dict(watch.poll()):", "if False:", (RUN, "killed_leaves")),
+    ("a sandbox that fails gives way to none", "sandbox.py", "if name is None and shutil.which", "if False and shutil.which", (RUN, "sandbox_that_works")),
     ("what a uid left in the kernel", "processes.py", "                end(id)\n", "                pass\n", (RUN, "left_in_the_kernel")),
-    ("cap on a reply's header", "protocol.py", "header > MAX_HEADER or body > MAX_BODY:\n        raise TooLarge", "header > MAX_HEADER:\n        raise TooLarge", (PROTOCOL, "too_large")),
+    ("cap on a reply's header", "protocol.py", "header > MAX_HEADER or body > MAX_BODY:\n        raise TooLarge", "header > MAX_HEADER:\n        raise TooLarge", (PROTOCOL, "too_large_is_not_read")),
     ("a shape is not negative", "protocol.py", "not 0 <= n <= MAX_BODY", "not n <= MAX_BODY", (PROTOCOL, "malformed_replies")),
     ("dtypes that are known", "protocol.py", "dtype not in SIZES or", "False or", (PROTOCOL, "malformed_replies")),
     ("nothing is left over", "protocol.py", "if reader.at != len(body):", "if False:", (PROTOCOL, "left_over")),
     ("nesting is bounded", "protocol.py", "depth > MAX_DEPTH or ", "", attack("nested_values")),
-    ("number of results", "grader.py", "not isinstance(got, list) or len(got) != len(arguments)", "not isinstance(got, list)", attack("too_few")),
+    ("number of results", "grader.py", "if not is_asked_for(got, arguments):", "if False:", attack("too_few", "no_arguments")),
     ("number of the request", "grader.py", 'frame["id"] != self.number or ', "", attack("other_number")),
     ("one reply", "grader.py", 'kind == "value" and not values', 'kind == "value"', attack("two_replies")),
     ("entries of dictionaries", "protocol.py", "if self.pairs > MAX_PAIRS:", "if False:", attack("equal_hashes")),
@@ -89,7 +89,7 @@ MUTATIONS = [
     ("a judge's time", "judge.py", "with time_limit(check.seconds):", "if True:", (RUN, "judge_that_cannot")),
     ("no link is followed", "submission.py", "os.O_NOFOLLOW | ", "", attack("symlink")),
     ("a FIFO is not waited for", "submission.py", "if not stat.S_ISREG(about.st_mode):", "if False:", attack("fifo")),
-    ("size of a file", "submission.py", "        if not left:\n", "        if False:\n", attack("large")),
+    ("size of a file", "submission.py", "if len(data) > MAX_BYTES:", "if False:", attack("large")),
     ("size of a cell", "submission.py", "if len(source) > MAX_TEXT:", "if False:", attack("endless_cell")),
     ("an id is there once", "submission.py", "if len(cells) > 1:", "if False:", attack("twice")),
     ("the true student's numbers", "driver.py", '        names["STUDENT"] = request["student"]\n', "        pass\n", (RUN, "not_the_students")),
@@ -111,7 +111,7 @@ def main(words: list[str]) -> int:
         for what, module, old, new, (file, test) in sorted(MUTATIONS, key=lambda one: one[4][0] == ATTACKS):
             if words and not any(what.startswith(word) for word in words):
                 continue
-            path = next((copy / "course/grade").rglob(module))
+            path = next(p for at in ("grade", "exercises") for p in (copy / "course" / at).rglob(module))
             text = path.read_text(encoding="utf-8")
             assert text.count(old) == 1, f"{what}: {old!r} stands {text.count(old)} times in {module}"
             path.write_text(text.replace(old, new), encoding="utf-8")
