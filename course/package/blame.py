@@ -1,10 +1,10 @@
 """A failing test, told to a student: what it says, in one line, and which cell it most likely means."""
 
-import ast
 import re
 
-from course.package.cells import ExportedCell, parse
+from course.package.cells import ExportedCell
 from course.package.export import cell_at
+from course.package.growing import module_parts, parts_of, pieces
 from course.package.remedies import NO_NAME, remedy
 from course.paths import module_file
 
@@ -89,19 +89,5 @@ def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> lis
 
 def differs(cell: ExportedCell, installed: str) -> bool:
     """True if the module in the package lacks a definition of this cell, or has another one."""
-    there = pieces(parse(installed, "the package").body)
-    return any(there.get(name) != text for name, text in pieces(cell.tree.body).items())
-
-
-def pieces(body: list[ast.stmt], prefix: str = "") -> dict[str, str]:
-    """What a module or a class holds, by name, without its formatting; a class is its members."""
-    found: dict[str, str] = {}
-    for node in body:
-        if isinstance(node, ast.ClassDef):
-            found |= pieces(node.body, f"{prefix}{node.name}.")
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            name = prefix + node.name  # a property and its setter share a name
-            found[name] = found.get(name, "") + ast.unparse(node)
-        elif not isinstance(node, ast.Import | ast.ImportFrom):
-            found[prefix + ast.unparse(node).split("=")[0].split(":")[0].strip()] = ast.unparse(node)
-    return found
+    there = pieces(module_parts(installed))
+    return any(there.get(name) != text for name, text in pieces(parts_of(cell)).items())

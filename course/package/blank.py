@@ -10,7 +10,7 @@ A cell that calls it says that sentence and nothing else (`say_turn`), and so do
 import ast
 
 from course.package.cells import ExportedCell, functions
-from course.package.export import first_line
+from course.package.growing import above, end_of, first_line
 from course.paths import CourseError
 
 TURN = "your turn: "
@@ -32,15 +32,10 @@ def body_lines(node: ast.FunctionDef, lines: list[str], where: str) -> tuple[int
     doc = int(ast.get_docstring(node) is not None)
     if len(node.body) == doc:
         raise CourseError(f"{where} has no body that could be left out; take its name from `#| blank`")
-    begin, end = first_line(node.body[doc]) - 1, node.end_lineno
+    begin = first_line(node.body[doc]) - 1
     if lines[begin][: node.body[doc].col_offset].lstrip(" @"):
         raise CourseError(f"{where} has its body in one line with the `def`; write it on lines of its own")
-    while not lines[begin - 1].strip() or lines[begin - 1].lstrip().startswith("#"):
-        begin -= 1
-    inside = " " * (node.col_offset + 1)
-    while end < len(lines) and lines[end].startswith(inside) and lines[end].lstrip().startswith("#"):
-        end += 1
-    return begin, end
+    return above(begin, lines), end_of(node, lines)
 
 
 def is_blank(nb) -> bool:

@@ -109,14 +109,13 @@ def test_handing_out_drops_outputs_and_keeps_the_rest():
 @pytest.mark.parametrize(
     "source, message",
     [
-        (HEAD + "#| blank aera\ndef area(r):\n    return 1", "x, area: `#| blank aera`, but it defines area"),
-        (HEAD + "#| blank\nLIMIT = 3", "x, `LIMIT = 3`: `#| blank`, but it defines no function"),
-        (HEAD + "#| blank area\n#| blank area: x\ndef area(r):\n    return 1", "two `#| blank area` lines"),
+        (HEAD + "#| blank aera\ndef area(r):\n    return 1", "x, area: `#| blank` names aera, but it defines area"),
+        (HEAD + "#| blank\nLIMIT = 3", "but it defines no function"),
         (HEAD + "#| blanks area\ndef area(r):\n    return 1", "`#| blanks area` is no directive"),
         (HEAD + "#| blank area,\ndef area(r):\n    return 1", "`#| blank area,` is no directive"),
         (HEAD + "#| blank area:\ndef area(r):\n    return 1", "`#| blank area:` is no directive"),
         (HEAD + "def area(r):\n    return 1\n#| blank area", "`#| blank area` stands inside the cell"),
-        ("#| blank area\ndef area(r):\n    return 1", "x, area: `#| blank` belongs into an exported cell"),
+        ("#| blank area\ndef area(r):\n    return 1", "x, area: `#| grows` and `#| blank` belong below"),
         (HEAD + "#| blank area\ndef area(r): return 1", "area has its body in one line with the `def`"),
         (HEAD + '#| blank area\ndef area(r): "doc"; return 1', "area has its body in one line"),
         (HEAD + '#| blank area\ndef area(r):\n    """doc"""', "area has no body that could be left out"),
