@@ -78,6 +78,7 @@ class House:
         shutil.copy(ROOT / "nanogpt/device.py", path / "nanogpt")
         house = cls(path)
         house.source.write_text(SOURCE, encoding="utf-8")
+        shutil.copy(ROOT / "tests/conftest.py", path / "tests")
         (path / "tests/test_ch04_tiny.py").write_text(TEST)
         house.course("build", "04")
         return house

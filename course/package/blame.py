@@ -2,11 +2,12 @@
 
 import re
 
+from course.package.as_of import current
 from course.package.cells import ExportedCell
 from course.package.export import cell_at
 from course.package.growing import module_parts, parts_of, pieces
 from course.package.remedies import NO_NAME, remedy
-from course.paths import module_file
+from course.paths import CourseError, module_file
 
 KEPT_LINES = 14  # of pytest's own text
 EXAMPLE = re.compile(
@@ -42,38 +43,21 @@ def excerpt(text: str) -> str:
 
 
 def likely_cell(
-    text: str,
-    failure: dict,
-    cells: list[ExportedCell],
-    all_cells: list[ExportedCell],
-    modules: dict[str, str],
-    installed: dict[str, str],
+    text: str, cells: list[ExportedCell], all_cells: list[ExportedCell], modules: dict[str, str]
 ) -> str:
     """The cell to look at first, with what it defines.
 
-    Best are cells that differ from the installed module, whose tests pass: of those the one where the error arose, or
-    all if they are few. Then the cell where the error arose; then one whose name the test calls; then any.
+    Cells that differ from the package's module, whose tests pass: of those the one where the error arose, or all if they are
+    few. Else the cell where the error arose.
     cells: of the chapter. all_cells: with those that earlier chapters export to its modules, where an error may arise.
     """
     raised = frames(text, all_cells, modules)
-    changed = [cell for cell in cells if differs(cell, installed.get(cell.module, ""))]
-    named = [
-        cell for cell in cells if any(re.search(rf"\b{n}\b", failure.get("text", "")) for n in cell.names())
-    ]
-    for found in (
-        [cell for cell in raised if cell in changed][:1],
-        changed if len(changed) <= 3 else [],
-        raised[:1],
-        [cell for cell in named if cell in changed][:1] or named[:1],
-    ):
-        if found:
-            return " or ".join(described(cell, number) for number, cell in enumerate(found))
-    return cells[0].where.split(",")[0]
-
-
-def described(cell: ExportedCell, number: int) -> str:
-    """`04_attention.ipynb, attention_weights under "Why divide by √d?"`; further ones without the notebook's name."""
-    return cell.where if number == 0 else cell.where.partition(", ")[2]
+    changed = [cell for cell in cells if differs(cell, current(cell.module))]
+    found = [cell for cell in raised if cell in changed][:1]
+    found = found or (changed if len(changed) <= 3 else []) or raised[:1]
+    if not found:
+        return cells[0].notebook
+    return " or ".join([found[0].where, *(cell.where.partition(", ")[2] for cell in found[1:])])
 
 
 def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> list[ExportedCell]:
@@ -89,5 +73,8 @@ def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> lis
 
 def differs(cell: ExportedCell, installed: str) -> bool:
     """True if the module in the package lacks a definition of this cell, or has another one."""
-    there = pieces(module_parts(installed))
+    try:
+        there = pieces(module_parts(installed))
+    except CourseError:  # it is damaged
+        return True
     return any(there.get(name) != text for name, text in pieces(parts_of(cell)).items())

@@ -152,8 +152,9 @@ def ruff_program() -> list[str]:
 
 
 def cell_at(text: str, row: int, cells: list[ExportedCell]) -> str:
-    """Which cell the module's line `row` came from: the one that defines the method, class or statement there."""
+    """Which cell the module's line `row` came from: the one that defines what stands there, or imports it."""
     parts = [part for part in module_parts(text) if first_line(part.node) <= row and part.names]
-    names = set(parts[-1].names) if parts else set()
+    names, line = set(parts[-1].names) if parts else set(), text.split("\n")[row - 1]
     found = [cell.where for cell in cells if names & set(cell.names())]
+    found = found or [cell.where for cell in cells if line in cell.source.split("\n")]
     return found[-1] if found else cells[0].notebook

@@ -109,7 +109,10 @@ def test_handing_out_drops_outputs_and_keeps_the_rest():
 @pytest.mark.parametrize(
     "source, message",
     [
-        (HEAD + "#| blank aera\ndef area(r):\n    return 1", "x, area: `#| blank` names aera, but it defines area"),
+        (
+            HEAD + "#| blank aera\ndef area(r):\n    return 1",
+            "x, area: `#| blank` names aera, but it defines area",
+        ),
         (HEAD + "#| blank\nLIMIT = 3", "but it defines no function"),
         (HEAD + "#| blanks area\ndef area(r):\n    return 1", "`#| blanks area` is no directive"),
         (HEAD + "#| blank area,\ndef area(r):\n    return 1", "`#| blank area,` is no directive"),
