@@ -2,12 +2,10 @@
 
 import re
 
-from course.package.as_of import current
 from course.package.cells import ExportedCell
 from course.package.export import cell_at
-from course.package.growing import module_parts, parts_of, pieces
 from course.package.remedies import NO_NAME, remedy
-from course.paths import CourseError, module_file
+from course.paths import module_file
 
 KEPT_LINES = 14  # of pytest's own text
 EXAMPLE = re.compile(
@@ -45,19 +43,13 @@ def excerpt(text: str) -> str:
 def likely_cell(
     text: str, cells: list[ExportedCell], all_cells: list[ExportedCell], modules: dict[str, str]
 ) -> str:
-    """The cell to look at first, with what it defines.
+    """The cell to look at first: where the error arose; else the first whose name stands in the test's lines.
 
-    Cells that differ from the package's module, whose tests pass: of those the one where the error arose, or all if they are
-    few. Else the cell where the error arose.
     cells: of the chapter. all_cells: with those that earlier chapters export to its modules, where an error may arise.
     """
-    raised = frames(text, all_cells, modules)
-    changed = [cell for cell in cells if differs(cell, current(cell.module))]
-    found = [cell for cell in raised if cell in changed][:1]
-    found = found or (changed if len(changed) <= 3 else []) or raised[:1]
-    if not found:
-        return cells[0].notebook
-    return " or ".join([found[0].where, *(cell.where.partition(", ")[2] for cell in found[1:])])
+    named = [cell for cell in cells if any(re.search(rf"\b{name}\b", text) for name in cell.names())]
+    found = [*frames(text, all_cells, modules), *named]
+    return found[0].where if found else cells[0].notebook
 
 
 def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> list[ExportedCell]:
@@ -69,12 +61,3 @@ def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> lis
             where = cell_at(modules[module], int(row), [c for c in cells if c.module == module])
             found += [cell for cell in cells if cell.where == where]
     return found[::-1]
-
-
-def differs(cell: ExportedCell, installed: str) -> bool:
-    """True if the module in the package lacks a definition of this cell, or has another one."""
-    try:
-        there = pieces(module_parts(installed))
-    except CourseError:  # it is damaged
-        return True
-    return any(there.get(name) != text for name, text in pieces(parts_of(cell)).items())

@@ -32,7 +32,7 @@ from course.paths import (
     notebook_path,
     relative,
 )
-from course.states.started import after_checkpoint
+from course.states.state import after_checkpoint
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
 TEST_SECONDS = 1200
@@ -68,7 +68,7 @@ def checkpoint_chapter(
     if modules:
         try_aside(exports, tests)
         install({module: text for module, text in modules.items() if current(module) != text})
-    after_checkpoint(exports.number, modules)
+    after_checkpoint(exports.number)
     passed.note(exports.number)
     said = [f"exported {names_of(exports.cells, module)} to {module_file(module)}" for module in modules]
     said = said or [f"{exports.path.name} exports nothing"]

@@ -254,15 +254,6 @@ def needed_at_once(node: ast.AST) -> set[str]:
     return own.union(*map(needed_at_once, parts))
 
 
-def pieces(parts: Iterable[Part]) -> dict[str, str]:
-    """What is defined, by name, without its formatting; a class is its members."""
-    found: dict[str, str] = {}
-    for part in parts:
-        shown = "" if isinstance(part.node, ast.ClassDef) else ast.unparse(part.node)
-        found |= {name: found.get(name, "") + shown for name in part.names}  # a setter shares its name
-    return found
-
-
 def module_parts(text: str) -> list[Part]:
     """The parts of a module's text."""
     return list(parts_of(ExportedCell("the module", "", text, parse(text, "the module"))))

@@ -39,17 +39,13 @@ def growing_chapter(name: str, chapter: str | None) -> tuple[str, str]:
         for cell in exported_cells(read_cells(path), path.name)
         if name in cell.grows
     }
-    if len(found) == 1:
-        return next(iter(found.items()))
-    if found:
-        numbers = list(found)
+    if len(found) != 1:
         raise CourseError(
-            f'{name} grows in chapters {", ".join(numbers)}; say which: grown("{name}", "{numbers[0]}")'
+            f"`#| grows {name}` stands in chapters {', '.join(found)}: say which"
+            if found
+            else f"no exported cell says `#| grows {name}`; if yours does, save with Ctrl+S and run this cell again"
         )
-    where = f"chapter {two_digits(chapter)}" if chapter else "any chapter"
-    raise CourseError(
-        f"no exported cell of {where} says `#| grows {name}`; if yours does, save with Ctrl+S and run this cell again"
-    )
+    return next(iter(found.items()))
 
 
 def definition(text: str, name: str) -> list[str]:

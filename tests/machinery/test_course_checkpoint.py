@@ -53,15 +53,6 @@ def test_a_checkpoint_says_what_stays_true(house):
     assert "LIMIT = 4" in house.module.read_text()
 
 
-def test_the_garbage_of_tests_is_collected_and_what_was_loaded_before_is_left_alone(house):
-    """Else each checkpoint takes 2 s longer."""
-    (test,) = (house.path / "tests").rglob("test_ch04_*.py")
-    test.write_text(
-        "import gc\nloading = gc.isenabled()\n\ndef test_it(): assert [loading, gc.isenabled(), gc.get_freeze_count() > 10_000] == [False, True, True]\n"
-    )
-    assert "tests/test_ch04_tiny.py passes" in house.course("checkpoint", "04")
-
-
 @pytest.mark.parametrize(
     "old, new, message",
     [
@@ -73,8 +64,8 @@ def test_the_garbage_of_tests_is_collected_and_what_was_loaded_before_is_left_al
         ("LIMIT = 3", "LIMIT = 1 / 0", "cannot be imported: ZeroDivisionError: division by zero\nlikely 04_tiny.ipynb, count"),
         ("import math", "import maths as math", "ModuleNotFoundError: No module named 'maths'\nlikely 04_tiny.ipynb, area"),
         ("LIMIT = 3", "LIMIT = exit(0)", "cannot be imported: SystemExit: 0\nlikely 04_tiny.ipynb, count"),
-        ("LIMIT = 3", "LIMIT = __import__('os')._exit(0)", "importing it ends Python\nlikely 04_tiny.ipynb, count"),
-        ("return math.pi*r**2", "return __import__('os')._exit(0)", "do not run to their end\nlikely 04_tiny.ipynb, area"),
+        ("LIMIT = 3", "LIMIT = __import__('os')._exit(0)", "importing it ends Python\nlikely 04_tiny.ipynb; "),
+        ("return math.pi*r**2", "return __import__('os')._exit(0)", "do not run to their end\nlikely 04_tiny.ipynb; "),
     ],
 )  # fmt: skip
 def test_a_broken_cell_is_named_and_the_old_module_stays(house, old, new, message):
@@ -290,12 +281,6 @@ def test_check_sees_a_difference_in_every_direction(house):
     house.edit("LIMIT = 4", "LIMIT = 3")
     house.module.write_bytes(house.module.read_bytes() + b"\nEXTRA = 1\n")
     assert "-EXTRA = 1" in house.course("checkpoint", "--check", "04", code=1)
-
-
-def test_an_unreadable_notebook_names_its_remedy(house):
-    house.notebook.write_text("{")
-    said = house.course("checkpoint", "04", code=2)
-    assert "not a readable notebook" in said and "`course restore 04` brings it back" in said
 
 
 @pytest.mark.parametrize("name", ["tiny.ipynb", "4_tiny.ipynb", "04-tiny.ipynb", "4. tiny.ipynb"])

@@ -141,10 +141,6 @@ def test_no_text_is_a_traceback(source):
     assert "x.ipynb, " in refused(f"#| export\n{source}")
 
 
-def test_a_syntax_error_is_told_with_its_line_in_the_cell():
-    assert "x.ipynb, f: '(' was never closed in line 4: def f(" in refused("#| export\n\n# a comment\ndef f(")
-
-
 def test_a_module_says_what_it_is_once():
     assert export(notebook("#| default_exp a"), "x.ipynb") == {}
     with pytest.raises(CourseError, match=r"nothing says what nanogpt/a\.py is"):
@@ -156,16 +152,6 @@ def test_a_module_says_what_it_is_once():
         export(notebook("#| default_exp a", "#| default_exp b"), "x.ipynb")
     with pytest.raises(CourseError, match="no module is named"):
         export(notebook("#| export\nX = 1"), "x.ipynb")
-
-
-def test_a_name_that_the_module_lacks_is_told_with_its_cell():
-    assert "x.ipynb, `LIMIT = unknown`: undefined name `unknown`" in refused(
-        BOX, "#| export\nLIMIT = unknown"
-    )
-
-
-def test_an_empty_notebook_exports_nothing():
-    assert export(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("")]), "x.ipynb") == {}
 
 
 def test_modules_of_one_chapter_import_from_each_other():

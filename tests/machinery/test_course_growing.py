@@ -112,16 +112,6 @@ def new(x):
     )
 
 
-def test_a_function_grows_again_and_again():
-    text = text_of(
-        STEP,
-        "#| export\n#| grows step\ndef step(x):\n    return 2",
-        "#| export\n#| grows step\ndef step(x):\n    return 3",
-    )
-    assert "return 3" in text and "return 2" not in text and text.count("def step") == 1
-    assert text.index("def step") < text.index("def last")
-
-
 def test_several_names_and_constants_grow_in_one_cell():
     cell = (
         "#| export\n#| grows FIRST, step last\nFIRST: int = 7\ndef last(x): return 8\ndef step(x): return 9"
@@ -269,13 +259,6 @@ def reaches(start: int, end: int, uses: list[set[str]], names: list[set[str]]) -
             seen.add(n)
             left += [k for k in range(len(names)) if uses[n] & names[k]]
     return False
-
-
-def test_a_string_that_looks_like_a_comment_is_none():
-    text = text_of(
-        '#| export\nX = """\n# text"""\ndef f(): return 1', "#| export\n#| grows f\ndef f(): return 2"
-    )
-    assert 'X = """\n# text"""' in text and "return 2" in text and "return 1" not in text
 
 
 @pytest.mark.parametrize(
