@@ -202,7 +202,7 @@ def in_reading_order(parts: list[Part]) -> str:
     it came from. What stands so already stays where it is. Definitions may use each other.
     """
     blocks = blocks_of(parts)
-    trees = [ast.parse(block.text()) for block in blocks]
+    trees = [parse(block.text(), block.parts[0].cell.where) for block in blocks]
     home = {name: n for n, block in enumerate(blocks) for name in block.names()}
     uses = [sorted({home[name] for name in names_used(block.text()) if name in home}) for block in blocks]
     at_once = [{home[name] for name in needed_at_once(tree) if name in home} for tree in trees]

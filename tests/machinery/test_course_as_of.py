@@ -165,10 +165,6 @@ def test_the_difference_that_a_chapter_makes():
         assert shown.call_args.args[0] == {"text/plain": "\n".join(lines), "text/html": page}
 
 
-def test_a_blank_line_that_stays_is_shown_too():
-    assert as_html(["  def step(x):", "", "+     return x"]).count("<span style=") == 3
-
-
 def test_which_chapter_grows_a_name_is_found_or_asked():
     again = ["#| export gpt.a\n#| grows step\ndef step(x):\n    return 3"]
     with written([*GROWING, again]):

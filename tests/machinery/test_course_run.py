@@ -41,18 +41,6 @@ def test_run_names_the_failing_cell_and_leaves_the_rest_whole(house):
     assert json.loads((runs / "times.json").read_text())["seconds"]["06"] > 0
 
 
-def test_a_missing_module_names_its_chapter(house):
-    source = house.path / "notebooks/src/05_uses.py"
-    source.write_text("# %%\nfrom nanogpt.tiny import area, volume\n", encoding="utf-8")
-    house.course("build", "05", "--draft")
-    said = house.course("run", "05", code=2)
-    assert "nanogpt/tiny.py has no volume; `course restore 04` brings it back" in said and "mend" not in said
-    house.module.unlink()
-    assert "nanogpt/tiny.py is missing; `course restore 04` brings it back" in house.course(
-        "run", "5", code=2
-    )
-
-
 def test_a_full_disk_is_not_the_notebooks_fault(house):
     source = house.path / "notebooks/src/05_full.py"
     source.write_text(
