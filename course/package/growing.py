@@ -53,7 +53,8 @@ def parts_of(cell: ExportedCell, outer: ast.ClassDef | None = None, begin: int =
         if isinstance(node, ast.Import | ast.ImportFrom) and outer is None:
             continue
         end = over
-        has_members = isinstance(node, ast.ClassDef) and node.body[0].lineno > node.lineno
+        is_class = outer is None and isinstance(node, ast.ClassDef)
+        has_members = is_class and node.body[0].lineno > node.lineno
         if has_members:  # its head ends above the comments of its first member
             end = above(first_line(node.body[0]) - 1, lines)
         names = [f"{outer.name}.{name}" for name in defined_names(node)] if outer else defined_names(node)
