@@ -189,21 +189,6 @@ class Stopping:
             raise self.problem()
 
 
-def test_notebooks_with_blanks_keep_the_students_own_beside(pair):
-    hand_out_headings(pair)
-    pair.edit("math.pi*r**2", "3.0*r**2")
-    mine = pair.notebook.read_bytes()
-    said = pair.course("start", "--blank")
-    (own,) = pair.path.glob("yours/*/notebooks/*")
-    assert own.read_bytes() == mine and "keeps your notebooks/04_tiny.ipynb" in said and "your turn" in said
-    assert b"area" not in pair.notebook.read_bytes()
-    assert "package: started, notebooks with blanks; no chapter" in pair.course("progress")
-    five = (pair.path / "notebooks/05_next.ipynb").read_bytes()
-    pair.course("start", "--blank", "--at", "05")
-    assert pair.notebook.read_bytes() != mine and there(pair) == ["tiny"]
-    assert (pair.path / "notebooks/05_next.ipynb").read_bytes() == five, "a chapter before is left alone"
-
-
 def test_an_import_of_what_is_not_built_yet_names_the_chapter(pair):
     pair.course("start")
     said = pair.course("run", "05", code=2)
