@@ -78,6 +78,7 @@ class House:
         shutil.copy(ROOT / "nanogpt/device.py", path / "nanogpt")
         house = cls(path)
         house.source.write_text(SOURCE, encoding="utf-8")
+        shutil.copy(ROOT / "tests/conftest.py", path / "tests")
         (path / "tests/test_ch04_tiny.py").write_text(TEST)
         house.course("build", "04")
         return house
@@ -89,7 +90,7 @@ class House:
     def own_course(self):
         """`import course` means the house's own copy within the block."""
         ours = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "course"}
-        before, path = dict(os.environ), list(sys.path)
+        before, path, had = dict(os.environ), list(sys.path), set(sys.modules)
         sys.path.insert(0, str(self.path))
         os.environ |= {"PYTHONPATH": str(self.path), "PYTHONSAFEPATH": "1", "NANOGPT_DEVICE": "cpu"}
         try:
@@ -98,7 +99,8 @@ class House:
             sys.path[:] = path
             os.environ.clear()
             os.environ |= before
-            for name in [name for name in sys.modules if name.split(".")[0] == "course"]:
+            made_here = [name for name in sys.modules if name.split(".")[0] == "nanogpt" and name not in had]
+            for name in [name for name in sys.modules if name.split(".")[0] == "course"] + made_here:
                 del sys.modules[name]
             sys.modules |= ours
 

@@ -16,7 +16,13 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 from course.files import notebook_bytes, read_notebook, write_atomically
 from course.notebooks.address import dressed, undressed
-from course.notebooks.source import METADATA, cell_lines, notebook_from_source, notebook_from_text
+from course.notebooks.source import (
+    METADATA,
+    cell_lines,
+    notebook_from_source,
+    notebook_from_text,
+    with_ids_of,
+)
 from course.package.cells import places
 from course.package.checkpoint import check_chapter, checkpoint_chapter
 from course.package.remedies import remedy
@@ -35,14 +41,19 @@ def build(chapter: str, draft: bool = False, again: bool = False) -> str:
     """
     source = source_path(chapter)
     path = NOTEBOOKS / f"{source.stem}.ipynb"
-    if not draft and not again and (kept := with_its_outputs(source, path)):
-        write_atomically(path, notebook_bytes(kept))
+    nb, old = notebook_from_text(source.read_text(encoding="utf-8")), None
+    with contextlib.suppress(CourseError):  # there is none yet, or a damaged one
+        old = undressed(read_notebook(path))
+        nb = with_ids_of(old, nb)
+    keeps = not draft and not again and old is not None and keep_outputs(old, nb)
+    nb = dressed(nb, source.stem)
+    if draft or keeps:
+        write_atomically(path, notebook_bytes(nb))
+    if draft:
+        return f"{relative(path)} written, not executed"
+    if keeps:
         said = checkpoint_chapter(chapter) if check_chapter(chapter) else []  # a docstring, say
         return "\n".join([f"{relative(path)}: no code has changed, so its outputs stay", *said])
-    nb = notebook_from_source(source)
-    if draft:
-        write_atomically(path, notebook_bytes(nb))
-        return f"{relative(path)} written, not executed"
     with tempfile.TemporaryDirectory(prefix="build-") as aside:
         write_atomically(Path(aside) / path.name, notebook_bytes(nb))
         env = {"NANOGPT_SCALE": "laptop", "NANOGPT_DEVICE": "cpu", ASIDE: aside}
@@ -52,17 +63,14 @@ def build(chapter: str, draft: bool = False, again: bool = False) -> str:
     return f"{relative(path)} executed, {len(notebook_bytes(nb)) // 1000} kB"
 
 
-def with_its_outputs(source: Path, path: Path):
-    """The notebook that a source describes, with the outputs that it has; None where its code is another, or none of it ran."""
-    if not path.exists():
-        return None
-    nb, old = notebook_from_text(source.read_text(encoding="utf-8")), undressed(read_notebook(path))
+def keep_outputs(old: nbformat.NotebookNode, nb: nbformat.NotebookNode) -> bool:
+    """Take the outputs over from an older notebook; False where its code is another, or none of it ran."""
     new, had = ([cell for cell in each.cells if cell.cell_type == "code"] for each in (nb, old))
     if list(map(code, new)) != list(map(code, had)) or not any(cell.outputs for cell in had):
-        return None
+        return False
     for cell, before in zip(new, had):
         cell.outputs, cell.execution_count = before.outputs, before.execution_count
-    return dressed(nb, source.stem)
+    return True
 
 
 def code(cell) -> tuple[str, list[str]]:

@@ -1,16 +1,12 @@
 """`course pull 05`: an edit made in JupyterLab → its source, whose other lines stay as they are."""
 
-import re
-
 import jupytext
 import nbformat
 
 from course.files import diff, read_notebook, write_atomically
 from course.notebooks.address import undressed
-from course.notebooks.source import PERCENT, fingerprint, notebook_from_text
+from course.notebooks.source import PERCENT, cell_lines, fingerprint, notebook_from_text, with_ids_of
 from course.paths import NOTEBOOKS, CourseError, relative, source_path
-
-MARKER = re.compile(r"^# %%(?!\w)", re.MULTILINE)  # but not a magic, such as `# %%writefile`
 
 
 def pull(chapter: str) -> str:
@@ -25,7 +21,7 @@ def pull(chapter: str) -> str:
             f"changed there since; take that change back (git stash), pull, and bring it again. `course build {chapter} "
             "--check` shows the difference"
         )
-    pulled = merged(text, built, nb)
+    pulled = merged(text, with_ids_of(nb, built), nb)
     if pulled == text:
         return f"{relative(source)} says what {path.name} says already"
     write_atomically(source, pulled.encode())
@@ -36,35 +32,25 @@ def pull(chapter: str) -> str:
 
 
 def merged(text: str, built: nbformat.NotebookNode, nb: nbformat.NotebookNode) -> str:
-    """The source with the notebook's cells: those that were not edited letter by letter as they stand in `text`."""
-    starts = [found.start() for found in MARKER.finditer(text)]
-    blocks = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)])]
-    if len(blocks) != len(built.cells):
-        raise CourseError(
-            "a line of the source begins with `# %%` within a cell; nothing can be pulled until it is gone"
-        )
-    known = {cell.id: (content(cell), block) for cell, block in zip(built.cells, blocks)}
-    parts = [text[: starts[0]] if starts else ""]
+    """The source with the notebook's cells. built: the notebook as the source has it."""
+    # jupytext writes down how many lines stand between two cells, where they are not the usual ones.
+    spacing = {
+        cell.id: {key: lines for key, lines in read.metadata.items() if key.startswith("lines_to_")}
+        for cell, read in zip(built.cells, jupytext.reads(text, fmt=PERCENT).cells)
+    }
+    made = nbformat.v4.new_notebook()
     for cell in nb.cells:
-        said, block = known.get(cell.id, (None, "\n\n"))
-        space = block[len(block.rstrip("\n")) :] if block is not blocks[-1] else "\n\n"
-        parts += [(block if said == content(cell) else block_of(cell)).rstrip("\n"), space]
-    result = "".join(parts).rstrip("\n") + "\n"
-    if list(map(content, notebook_from_text(result).cells)) != list(map(content, nb.cells)):
+        kept = spacing.get(cell.id, {}) | (
+            {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
+        )
+        if cell.cell_type == "markdown":
+            made.cells.append(
+                nbformat.v4.new_markdown_cell(cell.source, metadata=kept | {"cell_marker": 'r"""'})
+            )
+        else:
+            made.cells.append(nbformat.v4.new_code_cell(cell.source, metadata=kept))
+    made.metadata = {"jupytext": {"notebook_metadata_filter": "-all", "cell_metadata_filter": "tags,-all"}}
+    result = jupytext.writes(made, fmt=PERCENT)
+    if cell_lines(notebook_from_text(result)) != cell_lines(nb):
         raise CourseError("the notebook has a cell that a source cannot say; edit the source by hand")
-    return text if result.rstrip("\n") == text.rstrip("\n") else result
-
-
-def content(cell: nbformat.NotebookNode) -> tuple:
-    return cell.cell_type, tuple(cell.metadata.get("tags", [])), cell.source.rstrip("\n")
-
-
-def block_of(cell: nbformat.NotebookNode) -> str:
-    """One cell in percent format."""
-    cell = nbformat.from_dict(cell)
-    cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
-    if cell.cell_type == "markdown":
-        cell.metadata["cell_marker"] = 'r"""'
-    only = nbformat.v4.new_notebook(cells=[cell])
-    only.metadata = {"jupytext": {"notebook_metadata_filter": "-all", "cell_metadata_filter": "tags,-all"}}
-    return jupytext.writes(only, fmt=PERCENT)
+    return result

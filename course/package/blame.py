@@ -1,9 +1,8 @@
 """A failing test, told to a student: what it says, in one line, and which cell it most likely means."""
 
-import ast
 import re
 
-from course.package.cells import ExportedCell, parse
+from course.package.cells import ExportedCell
 from course.package.export import cell_at
 from course.package.remedies import NO_NAME, remedy
 from course.paths import module_file
@@ -42,38 +41,15 @@ def excerpt(text: str) -> str:
 
 
 def likely_cell(
-    text: str,
-    failure: dict,
-    cells: list[ExportedCell],
-    all_cells: list[ExportedCell],
-    modules: dict[str, str],
-    installed: dict[str, str],
+    text: str, cells: list[ExportedCell], all_cells: list[ExportedCell], modules: dict[str, str]
 ) -> str:
-    """The cell to look at first, with what it defines.
+    """The cell to look at first: where the error arose; else the first whose name stands in the test's lines.
 
-    Best are cells that differ from the installed module, whose tests pass: of those the one where the error arose, or
-    all if they are few. Then the cell where the error arose; then one whose name the test calls; then any.
     cells: of the chapter. all_cells: with those that earlier chapters export to its modules, where an error may arise.
     """
-    raised = frames(text, all_cells, modules)
-    changed = [cell for cell in cells if differs(cell, installed.get(cell.module, ""))]
-    named = [
-        cell for cell in cells if any(re.search(rf"\b{n}\b", failure.get("text", "")) for n in cell.names())
-    ]
-    for found in (
-        [cell for cell in raised if cell in changed][:1],
-        changed if len(changed) <= 3 else [],
-        raised[:1],
-        [cell for cell in named if cell in changed][:1] or named[:1],
-    ):
-        if found:
-            return " or ".join(described(cell, number) for number, cell in enumerate(found))
-    return cells[0].where.split(",")[0]
-
-
-def described(cell: ExportedCell, number: int) -> str:
-    """`04_attention.ipynb, attention_weights under "Why divide by √d?"`; further ones without the notebook's name."""
-    return cell.where if number == 0 else cell.where.partition(", ")[2]
+    named = [cell for cell in cells if any(re.search(rf"\b{name}\b", text) for name in cell.names())]
+    found = [*frames(text, all_cells, modules), *named]
+    return found[0].where if found else cells[0].notebook
 
 
 def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> list[ExportedCell]:
@@ -85,23 +61,3 @@ def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> lis
             where = cell_at(modules[module], int(row), [c for c in cells if c.module == module])
             found += [cell for cell in cells if cell.where == where]
     return found[::-1]
-
-
-def differs(cell: ExportedCell, installed: str) -> bool:
-    """True if the module in the package lacks a definition of this cell, or has another one."""
-    there = pieces(parse(installed, "the package").body)
-    return any(there.get(name) != text for name, text in pieces(cell.tree.body).items())
-
-
-def pieces(body: list[ast.stmt], prefix: str = "") -> dict[str, str]:
-    """What a module or a class holds, by name, without its formatting; a class is its members."""
-    found: dict[str, str] = {}
-    for node in body:
-        if isinstance(node, ast.ClassDef):
-            found |= pieces(node.body, f"{prefix}{node.name}.")
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            name = prefix + node.name  # a property and its setter share a name
-            found[name] = found.get(name, "") + ast.unparse(node)
-        elif not isinstance(node, ast.Import | ast.ImportFrom):
-            found[prefix + ast.unparse(node).split("=")[0].split(":")[0].strip()] = ast.unparse(node)
-    return found

@@ -8,12 +8,14 @@ A cell that calls it says that sentence and nothing else (`say_turn`), and so do
 """
 
 import ast
+import re
 
 from course.package.cells import ExportedCell, functions
-from course.package.export import first_line
+from course.package.growing import above, end_of, first_line
 from course.paths import CourseError
 
 TURN = "your turn: "
+LEFT = re.compile(rf'^ *raise NotImplementedError\("{TURN}([\w.]+)"\)', re.MULTILINE)
 
 
 def emptied(source: str, exported: ExportedCell, names: list[str]) -> str:
@@ -32,41 +34,25 @@ def body_lines(node: ast.FunctionDef, lines: list[str], where: str) -> tuple[int
     doc = int(ast.get_docstring(node) is not None)
     if len(node.body) == doc:
         raise CourseError(f"{where} has no body that could be left out; take its name from `#| blank`")
-    begin, end = first_line(node.body[doc]) - 1, node.end_lineno
+    begin = first_line(node.body[doc]) - 1
     if lines[begin][: node.body[doc].col_offset].lstrip(" @"):
         raise CourseError(f"{where} has its body in one line with the `def`; write it on lines of its own")
-    while not lines[begin - 1].strip() or lines[begin - 1].lstrip().startswith("#"):
-        begin -= 1
-    inside = " " * (node.col_offset + 1)
-    while end < len(lines) and lines[end].startswith(inside) and lines[end].lstrip().startswith("#"):
-        end += 1
-    return begin, end
+    return above(begin, lines), end_of(node, lines)
 
 
 def is_blank(nb) -> bool:
     """Whether a notebook still has one of the lines that `handed_out` left in it."""
-    return any(f'NotImplementedError("{TURN}' in cell.source for cell in nb.cells)
-
-
-def turn_in(node: ast.FunctionDef) -> str | None:
-    """The sentence of a body that still is the one handed out, or has its line left in it."""
-    for leaf in ast.walk(node):
-        if isinstance(leaf, ast.Raise) and isinstance(leaf.exc, ast.Call) and leaf.exc.args:
-            said = getattr(leaf.exc.args[0], "value", None)
-            if ast.unparse(leaf.exc.func) == "NotImplementedError" and str(said).startswith(TURN):
-                return said
-    return None
+    return any(LEFT.search(cell.source) for cell in nb.cells)
 
 
 def refuse_empty(cells: list[ExportedCell]) -> None:
     """CourseError naming the first function that is still blank: its tests need not be run to know."""
     for cell in cells:
-        for name, node in functions(cell.tree):
-            if said := turn_in(node):
-                raise CourseError(
-                    f"{cell.where}: {name} is still blank ({said}): write its body in place of the line that raises "
-                    "NotImplementedError, run the cell, save with Ctrl+S, then checkpoint"
-                )
+        if found := LEFT.search(cell.source):
+            raise CourseError(
+                f"{cell.where}: {found[1]} is still blank ({TURN}{found[1]}): write its body in place of the line that raises "
+                "NotImplementedError, run the cell, save with Ctrl+S, then checkpoint"
+            )
 
 
 def say_turn(shell, etype, error, traceback, tb_offset=None) -> None:

@@ -1,14 +1,13 @@
 """The exported cells of a notebook: which they are, what they define and import, and what cannot stand in one."""
 
 import ast
-import itertools
-import json
 import re
 import warnings
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from course.files import read_cells
 from course.package.directives import Head, read_head
 from course.paths import CourseError
 
@@ -19,7 +18,6 @@ DEFINED = re.compile(
     r"^(?:async )?(?:def|class) (?P<name>\w+)(?:\((?P<base>\w+)\):(?:\n.*)*?\n    def (?P<method>\w+))?",
     re.MULTILINE,
 )
-ONLY = "an exported cell holds definitions, imports and assignments of names only"
 
 
 @dataclass
@@ -47,39 +45,24 @@ class ExportedCell:
 def defined_names(node: ast.stmt) -> list[str]:
     """The names that a statement of a module or a class defines (imports are looked at by `imported_names`)."""
     if isinstance(node, Function):
-        return [] if any(last_name(d) == "overload" for d in node.decorator_list) else [node.name]
+        return [node.name]
     if isinstance(node, ast.ClassDef):
         methods = [f"{node.name}.{name}" for part in node.body for name in defined_names(part)]
         return methods if continues_itself(node) else [node.name, *methods]
-    found = [leaf.id for target in targets(node) for leaf in ast.walk(target) if stored(leaf)]
+    found = [leaf.id for target in targets(node) for leaf in ast.walk(target) if isinstance(leaf, ast.Name)]
     return [name for name in found if name != "_"]
 
 
 def targets(node: ast.stmt) -> list[ast.expr]:
     """What an assignment assigns to."""
-    return (
-        node.targets
-        if isinstance(node, ast.Assign)
-        else [node.target]
-        if isinstance(node, ast.AnnAssign)
-        else []
-    )
-
-
-def stored(leaf: ast.AST) -> bool:
-    return isinstance(leaf, ast.Name) and isinstance(leaf.ctx, ast.Store)
-
-
-def last_name(node: ast.expr) -> str:
-    """`overload` of `typing.overload`."""
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AnnAssign) else []
 
 
 def continues_itself(node: ast.stmt) -> bool:
     """True of `class GPT(GPT):`, which adds methods to a class that an earlier cell began."""
-    return isinstance(node, ast.ClassDef) and any(
-        isinstance(b, ast.Name) and b.id == node.name for b in node.bases
-    )
+    return isinstance(node, ast.ClassDef) and node.name in map(ast.unparse, node.bases)
 
 
 def heads(nb, name: str) -> list[tuple[str, Head]]:
@@ -107,23 +90,24 @@ def called(cell) -> str:
     if found := DEFINED.search(cell.source):
         name, base, method = found["name"], found["base"], found["method"]
         return f"{name}.{method}" if method and base == name else name
-    lines = [
-        line.strip() for line in cell.source.split("\n") if line.strip() and not line.lstrip().startswith("#")
-    ]
+    lines = [line.strip() for line in cell.source.split("\n") if not re.match(r"\s*(#|$)", line)]
     return f"`{shortened(lines[0])}`" if lines else "an empty cell"
 
 
 def exported_cells(nb, name: str) -> list[ExportedCell]:
     """All exported cells of a notebook, in order; `name` is the notebook's file name, for messages."""
     read = heads(nb, name)
-    defaults = list(dict.fromkeys(head.default for _, head in read if head.default))
-    if len(defaults) > 1:
-        raise CourseError(f"{name}: `#| default_exp` names {' and '.join(defaults)}; keep one")
-    default = (defaults or [""])[0]
-    if stray := next((where for where, head in read if head.blanks and not head.exported), None):
-        raise CourseError(f"{stray}: `#| blank` belongs into an exported cell; write `#| export` above it")
+    default = default_module([head for _, head in read], name)
     ids = [getattr(cell, "id", "") for cell in nb.cells if cell.cell_type == "code"]
     return [exported_cell(head, where, default, id) for (where, head), id in zip(read, ids) if head.exported]
+
+
+def default_module(read: list[Head], name: str) -> str:
+    """The module that `#| default_exp` names."""
+    defaults = list(dict.fromkeys(head.default for head in read if head.default))
+    if len(defaults) > 1:
+        raise CourseError(f"{name}: `#| default_exp` names {' and '.join(defaults)}; keep one")
+    return (defaults or [""])[0]
 
 
 def exported_cell(head: Head, where: str, default_module: str, id: str = "") -> ExportedCell:
@@ -136,7 +120,6 @@ def exported_cell(head: Head, where: str, default_module: str, id: str = "") -> 
     tree = parse(head.source, where)
     for node in tree.body:
         refuse_statement(node, where)
-    refuse_shared_lines(tree.body, where)
     return ExportedCell(where, module, head.source, tree, id, head.grows, blanked(head, tree, where))
 
 
@@ -155,13 +138,11 @@ def blanked(head: Head, tree: ast.Module, where: str) -> dict[str, str]:
     """The functions that `#| blank` means → hint; a name that the cell does not define is refused."""
     there = dict.fromkeys(name for name, _ in functions(tree))
     if wrong := [name for name in head.blanks if name not in there and (name or not there)]:
-        has = f"it defines {', '.join(there)}" if there else "it defines no function"
-        raise CourseError(f"{where}: `#| blank {wrong[0]}`".rstrip("` ") + f"`, but {has}")
-    return {
-        name: head.blanks.get(name, head.blanks.get(""))
-        for name in there
-        if name in head.blanks or "" in head.blanks
-    }
+        raise CourseError(
+            f"{where}: `#| blank` names {wrong[0] or 'all'}, but it defines {', '.join(there) or 'no function'}"
+        )
+    whole = head.blanks.get("")
+    return {name: head.blanks.get(name, whole) for name in there if name in head.blanks or whole is not None}
 
 
 @cache  # a module's cells are read for each of its modules, and again as the package has them
@@ -172,18 +153,10 @@ def parse(source: str, where: str) -> ast.Module:
             warnings.simplefilter("ignore")  # the student has seen them when the cell ran
             return ast.parse(source)
     except SyntaxError as error:
-        line = (error.text or "").strip()
-        if line.startswith(("%", "!", "?")) or line.endswith("?"):
-            raise CourseError(
-                f"{where}: a magic ({line}) cannot be exported; move it to a cell of its own"
-            ) from None
-        raise CourseError(f"{where}: {error.msg} in line {error.lineno or 1}: {shortened(line)}") from None
-    except (
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # half a character, a null byte, a bracket too deep
-        raise CourseError(f"{where} cannot be read as Python: {error or type(error).__name__}") from None
+        line = shortened((error.text or "").strip())
+        raise CourseError(f"{where}: {error.msg} in line {error.lineno or 1}: {line}") from None
+    except (ValueError, MemoryError, RecursionError) as error:  # half a character, a bracket too deep
+        raise CourseError(f"{where} cannot be read as Python: {error}") from None
 
 
 def shortened(text: str) -> str:
@@ -192,36 +165,18 @@ def shortened(text: str) -> str:
 
 def refuse_statement(node: ast.stmt, where: str) -> None:
     """Nothing may be computed or changed when the module is imported, beyond giving names their values."""
-    where = f"{where}, line {node.lineno}"
-    if isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            raise CourseError(
-                f"{where}: `from {node.module} import *` cannot be exported; name what you import"
-            )
-        return
-    text = shortened(ast.unparse(node).split("\n")[0])
-    for target in targets(node):
-        for leaf in ast.walk(target):
-            if isinstance(leaf, ast.Attribute | ast.Subscript):
-                raise CourseError(
-                    f"{where}: `{text}` changes {ast.unparse(leaf.value)} and cannot be exported; {ONLY}: "
-                    f"write it where {ast.unparse(leaf.value)} is defined"
-                )
-    if not isinstance(node, ast.Assign | ast.AnnAssign):
+    names = all(
+        isinstance(leaf, ast.Name | ast.Tuple | ast.expr_context)
+        for t in targets(node)
+        for leaf in ast.walk(t)
+    )
+    everything = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+    definition = Function | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
+    if everything or not names or not isinstance(node, definition):
         raise CourseError(
-            f"{where}: `{text}` would run whenever the module is imported; {ONLY}: move it to a cell without `#| export`"
+            f"{where}, line {node.lineno}: `{shortened(ast.unparse(node).split(chr(10))[0])}` cannot be exported: an exported "
+            "cell holds definitions, imports of names and assignments to names; move it to a cell without `#| export`"
         )
-
-
-def refuse_shared_lines(body: list[ast.stmt], where: str) -> None:
-    """Imports move to the top of the module by whole lines, so no line may hold part of something else."""
-    for one, other in itertools.pairwise(body):
-        if one.end_lineno == other.lineno and any(
-            isinstance(n, ast.Import | ast.ImportFrom) for n in (one, other)
-        ):
-            raise CourseError(
-                f"{where}, line {other.lineno}: an import shares its line; give it a line of its own"
-            )
 
 
 def imported_names(tree: ast.Module) -> list[tuple[str, str]]:
@@ -239,9 +194,8 @@ def imported_names(tree: ast.Module) -> list[tuple[str, str]]:
 def claimed_modules(path: Path) -> set[str]:
     """The modules that a notebook exports to; none where it cannot be read, since that is not this chapter's fault."""
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        read = [read_head("".join(c["source"]), "") for c in cells if c["cell_type"] == "code"]
-    except (OSError, ValueError, KeyError, TypeError, CourseError):
+        read = [read_head(cell.source, "") for cell in read_cells(path).cells if cell.cell_type == "code"]
+        default = default_module(read, "")
+    except CourseError:
         return set()
-    default = next((head.default for head in read if head.default), "")
     return {head.module or default for head in read if head.exported}

@@ -1,10 +1,10 @@
 """A notebook's finished code → `nanogpt/`: written aside, tested there, then replaced, all of it or nothing."""
 
 import ast
+import contextlib
 import json
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -19,6 +19,7 @@ from course.package.blame import excerpt, first_line, likely_cell
 from course.package.blank import refuse_empty
 from course.package.cells import ExportedCell, claimed_modules, defined_names
 from course.package.compose import cells_of
+from course.package.growing import module_parts
 from course.package.last_run import compare_with_run
 from course.package.rooms import make_rooms
 from course.paths import (
@@ -31,15 +32,14 @@ from course.paths import (
     notebook_path,
     relative,
 )
-from course.states.started import after_checkpoint
+from course.states.state import after_checkpoint
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
 TEST_SECONDS = 1200
-# Of `course test`: a folder for the names of the tests that have passed here, so that they need not be run again;
+# Of `course test`: a folder for the names of the tests that have passed here, so that they need not be run again,
 PASSED = "COURSE_TESTS_PASSED"
-PYTHON = (
-    "COURSE_FORKED_PYTHON"  # and a program that starts as a Python does, in no time (course/testing/forks.py)
-)
+# and a program that starts as a Python does, in no time (course/testing/forks.py).
+PYTHON = "COURSE_FORKED_PYTHON"
 
 
 class TestsFail(CourseError):
@@ -60,44 +60,24 @@ def checkpoint_chapter(
     modules = exports.in_package()
     if executed is not None:
         compare_with_run(exports.cells, executed, by_id or {})
-    if not modules:
-        after_checkpoint(exports.number, {})
-        passed.note(exports.number)
-        return [f"{exports.path.name} exports nothing"]
-    for module in modules:
-        if module_path(module, PACKAGE).is_dir():
-            raise CourseError(f"{module_file(module)} is a folder; remove it, then checkpoint")
-    for name in sorted(left_out(modules)):
-        print(f"note: {name} is no longer exported: {whereabouts(name, exports.nb)}")
-    tests = sorted(TESTS.rglob(f"test_ch{exports.number}_*.py"))
-    try_aside(exports, tests)
-    changed = {module: text for module, text in modules.items() if current(module) != text}
-    install(changed)
-    after_checkpoint(exports.number, modules)
+    with contextlib.suppress(CourseError):  # what the package has may be damaged
+        for module, text in modules.items():
+            if gone := top_level(current(module)) - top_level(text):
+                print(f"note: {', '.join(sorted(gone))} is no longer exported")
+    tests = sorted(TESTS.rglob(f"test_ch{exports.number}_*.py")) if modules else []
+    if modules:
+        try_aside(exports, tests)
+        install({module: text for module, text in modules.items() if current(module) != text})
+    after_checkpoint(exports.number)
     passed.note(exports.number)
     said = [f"exported {names_of(exports.cells, module)} to {module_file(module)}" for module in modules]
+    said = said or [f"{exports.path.name} exports nothing"]
     return [*said, *(f"{relative(test)} passes" for test in tests)]
-
-
-def left_out(modules: dict[str, str]) -> set[str]:
-    """What the package has of these modules, and the notebooks no longer export."""
-    try:
-        return {name for m, text in modules.items() for name in top_level(current(m)) - top_level(text)}
-    except SyntaxError:
-        return set()
 
 
 def top_level(text: str) -> set[str]:
     """The names that a module defines."""
-    return {name for node in ast.parse(text).body for name in defined_names(node) if "." not in name}
-
-
-def whereabouts(name: str, notebook) -> str:
-    """Where a notebook still has a name that is not exported."""
-    for cell in notebook.cells:
-        if re.search(rf"^(def|class) {name}\b|^{name}\b.*=", cell.source, re.MULTILINE):
-            return "a cell has it " + ("without `#| export`" if cell.cell_type == "code" else "as text")
-    return "no cell has it"
+    return {name for part in module_parts(text) for name in part.names if "." not in name}
 
 
 def install(modules: dict[str, str]) -> None:
@@ -129,72 +109,56 @@ def try_aside(exports: Chapter, tests: list[Path]) -> None:
     """Import the new modules and run the chapter's tests in a fresh process, in the package as of this chapter."""
     with tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
-        trial = folder / "nanogpt"
         modules = exports.lay_out(folder)
         report, said = run_trial(folder, list(modules), tests)
-        problem = trial_problem(report, said, modules, tests)
-        if PASSED in os.environ and not problem:
-            names = json.dumps(report.get("ran", []))
-            Path(os.environ[PASSED], f"passed-{exports.number}.json").write_text(names, encoding="utf-8")
-        if not problem and not all(is_whole(module_path(m, trial), text) for m, text in modules.items()):
-            problem = "importing or testing it changes files of nanogpt/", ""
-    if problem:
-        line, text = problem
-        text = text.replace(f"{folder}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
-        text = re.sub(
-            r"(?m)(?:^\.\.[/\\].*?|\S*)(tests[/\\](?:\w+[/\\])?test_ch)",
-            lambda m: m[1].replace("\\", "/"),
-            text,
-        )
-        where = likely_cell(
-            text + said,
-            report.get("failure", {}),
-            exports.cells,
-            cells_of(exports.upto, modules),
-            modules,
-            {m: current(m) for m in modules},
-        )
-        names = ", ".join(map(module_file, modules))
-        error = TestsFail if "failure" in report else CourseError
-        raise error(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
+    if not (problem := trial_problem(report, said, modules)):
+        if PASSED in os.environ:
+            passes = Path(os.environ[PASSED], f"passed-{exports.number}.json")
+            passes.write_text(json.dumps(report["ran"]), encoding="utf-8")
+        return
+    line, text = problem
+    text = text.replace(f"{folder}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
+    # pytest names a test by its way from the folder of the trial
+    text = re.sub(
+        r"(?m)(?:^\.\.[/\\].*?|\S*)(tests[/\\](?:\w+[/\\])?test_ch)", lambda m: m[1].replace("\\", "/"), text
+    )
+    where = likely_cell(text + said, exports.cells, cells_of(exports.upto, modules), modules)
+    names = ", ".join(map(module_file, modules))
+    error = TestsFail if "failure" in report else CourseError
+    raise error(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
 
 
-def is_whole(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_bytes() == text.encode()
-
-
-def trial_problem(
-    report: dict, said: str, modules: dict[str, str], tests: list[Path]
-) -> tuple[str, str] | None:
+def trial_problem(report: dict, said: str, modules: dict[str, str]) -> tuple[str, str] | None:
     """What went wrong, in one line, and the text that shows where; None if nothing did."""
     if "error" in report:
         module = next(m for m in modules if m not in report["imported"])
         return f"{module_file(module)} cannot be imported: {report['error']}", report["text"]
     if failure := report.get("failure"):
         return first_line(failure, modules), failure["text"]
+    in_tests = len(report["imported"]) == len(modules)
     if "Timeout (" in said:
-        doing = "a test" if len(report["imported"]) == len(modules) else "the import"
-        seconds = TEST_SECONDS if doing == "a test" else IMPORT_SECONDS
+        doing, seconds = ("a test", TEST_SECONDS) if in_tests else ("the import", IMPORT_SECONDS)
         return f"{doing} does not end within {seconds} s", said[said.index("Timeout (") :]
-    if len(report["imported"]) < len(modules):
+    if not in_tests:
         return "importing it ends Python", said
-    if not report["finished"] or (tests and report["exit"] not in (0, 5)):  # 5: all are slow
+    if not report["finished"] or report.get("exit", 0) not in (0, 5):  # 5: all are slow
         return "its tests do not run to their end", said
-    if tests and report["exit"] == 0 and not report["passed"] + report["skipped"]:
-        return "its tests were not run", said
     return None
 
 
 def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict, str]:
     """The trial's report, and all that it wrote. `import nanogpt` means the copy in `folder`, where it also works."""
-    nonce, report, log = secrets.token_hex(8), folder / "report.json", folder / "log.txt"
-    script = [python(), str(Path(__file__).with_name("trial.py"))]
+    report, log = folder / "report.json", folder / "log.txt"
+    script = [python(), str(Path(__file__).with_name("trial.py")), str(report)]
     limits = [str(IMPORT_SECONDS), str(TEST_SECONDS)]
+    env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    env |= {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
+    env |= {"PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1", "TERM": "dumb"}
     with open(log, "wb") as out:
         process = subprocess.Popen(
-            [*script, str(report), nonce, *limits, ",".join(modules), *map(str, tests)],
+            [*script, *limits, ",".join(modules), *map(str, tests)],
             cwd=folder,
-            env=trial_environment(folder),
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -206,31 +170,16 @@ def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict
             end_group(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    said = log.read_text(encoding="utf-8", errors="replace")
     try:
-        found = json.loads(report.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = {}
-    return (found if found.get("nonce") == nonce else {"imported": [], "finished": False}), said
+        return json.loads(report.read_text(encoding="utf-8")), said
+    except (OSError, ValueError):  # it was ended while it wrote
+        return {"imported": [], "finished": False}, said
 
 
 def python() -> str:
     """The Python that is started: this one, or in `course test` a program that forks one (course/testing/forks.py)."""
     return os.environ.get(PYTHON, sys.executable)
-
-
-def trial_environment(folder: Path) -> dict[str, str]:
-    colours = ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS")
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_") and k not in colours}
-    path = os.pathsep.join([str(folder), str(ROOT)])
-    return env | {
-        "PYTHONPATH": path,
-        "PYTHONSAFEPATH": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUTF8": "1",
-        "NO_COLOR": "1",
-        "TERM": "dumb",
-    }
 
 
 def end_group(process: subprocess.Popen) -> None:

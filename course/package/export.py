@@ -4,11 +4,9 @@ A module holds what its cells define, import and assign, in their order, imports
 in the order of the chapters, where later ones grow what is there (growing.py).
 """
 
-import ast
 import json
 import re
 import subprocess
-import symtable
 import sys
 import tempfile
 import textwrap
@@ -16,15 +14,15 @@ from collections.abc import Container, Iterable
 from functools import cache
 from pathlib import Path
 
-from course.package.cells import (
-    ExportedCell,
-    defined_names,
-    exported_cells,
-    heads,
-    imported_names,
-    parse,
+from course.package.cells import ExportedCell, exported_cells, heads, imported_names
+from course.package.growing import (
+    first_line,
+    grow,
+    in_reading_order,
+    lines_of_imports,
+    module_parts,
+    names_used,
 )
-from course.package.growing import first_line, global_names, grow, in_reading_order, refuse_collisions
 from course.paths import ROOT, CourseError, module_file
 
 
@@ -39,64 +37,29 @@ def export_all(notebooks: Iterable[tuple[str, object]], only: Container[str] | N
     A module may have cells in several of them. only: the modules that are wanted, where not all are.
     """
     cells: list[ExportedCell] = []
-    docs: dict[str, tuple[str, str]] = {}
+    docs: dict[str, str] = {}
     for name, nb in notebooks:
-        known = {cell.module: cell.notebook for cell in reversed(cells)}
         cells += exported_cells(nb, name)
-        for module, (where, sentence) in module_docs(nb, name).items():
-            if module in known:
-                raise CourseError(
-                    f"{where}: `#| doc {module}` belongs in {known[module]}, the first notebook that exports to it; "
-                    "remove it here"
-                )
-            docs[module] = where, sentence
+        for _, head in heads(nb, name):
+            docs = head.docs | docs
     wanted = [m for m in dict.fromkeys(cell.module for cell in cells) if only is None or m in only]
     return tidy({module: draft(module, cells, docs) for module in wanted}, cells)
 
 
-def draft(module: str, cells: list[ExportedCell], docs: dict[str, tuple[str, str]]) -> str:
-    """The text of one module, of all cells that the notebooks export, before it is tidied."""
+def draft(module: str, cells: list[ExportedCell], docs: dict[str, str]) -> str:
+    """The text of one module, of all cells that the notebooks export, before it is tidied: its sentence and its imports on
+    top, then what the cells define."""
     own = [cell for cell in cells if cell.module == module]
     if module not in docs:
         raise CourseError(
             f"{own[0].notebook}: nothing says what {module_file(module)} is; write `#| doc {module}: One sentence.`"
         )
-    if inside := next((cell for cell in cells if cell.module.startswith(f"{module}.")), None):
-        raise CourseError(
-            f"{inside.where}: {module} is a module, so {module_file(inside.module)} cannot be; rename one"
-        )
-    return render(own, docs[module][1], [cell for cell in cells if cell.module != module])
-
-
-def module_docs(nb, name: str) -> dict[str, tuple[str, str]]:
-    """Module name → the cell that has its `#| doc`, and the sentence there."""
-    read = heads(nb, name)
-    default = next((head.default for _, head in read if head.default), "")
-    exported = {head.module or default for _, head in read if head.exported}
-    docs: dict[str, tuple[str, str]] = {}
-    for where, head in read:
-        for module, sentence in head.docs:
-            if module in docs:
-                raise CourseError(f"{where}: a second `#| doc {module}`; keep one")
-            if module not in exported:
-                raise CourseError(f"{where}: `#| doc {module}`, but no cell is exported to {module}")
-            docs[module] = where, sentence
-    return docs
-
-
-def render(cells: list[ExportedCell], doc: str, others: list[ExportedCell]) -> str:
-    """The sentence and the imports on top, then the cells in order.
-
-    others: the cells that go to other modules; names that a notebook's cells use of its others are imported.
-    """
-    added = imports_from(others, cells)
-    refuse_collisions(cells, added)
-    pieces = grow(cells)
-    imports, bodies = zip(*map(split_imports, pieces))
-    doc = doc.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"""', r"\"\"\"")
-    docstring = f'"""{doc}\n\n{written_by(cells)}\n"""'
-    added_lines = [f"from nanogpt.{module} import {name}" for name, module in sorted(added.items())]
-    parts = [docstring, "\n".join([*imports, *added_lines]), in_reading_order("\n\n\n".join(bodies))]
+    added = imports_between(module, cells)
+    refuse_two_meanings(own, added)
+    imports = [cell.source.split("\n")[line] for cell in own for line in sorted(lines_of_imports(cell))]
+    imports += [f"from nanogpt.{home} import {name}" for name, home in sorted(added.items())]
+    doc = docs[module].encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"""', r"\"\"\"")
+    parts = [f'"""{doc}\n\n{written_by(own)}\n"""', "\n".join(imports), in_reading_order(grow(own))]
     return "\n\n\n".join(part for part in parts if part.strip()) + "\n"
 
 
@@ -115,34 +78,32 @@ def writers(text: str) -> list[str]:
     return re.findall(r"notebooks/(\S+\.ipynb)", head)
 
 
-def imports_from(others: list[ExportedCell], cells: list[ExportedCell]) -> dict[str, str]:
-    """Name → module, of what a module's `cells` use of the modules that the same notebooks export beside it."""
-    homes: dict[str, str] = {}
-    for notebook in dict.fromkeys(cell.notebook for cell in cells):
-        mine = [cell for cell in cells if cell.notebook == notebook]
-        own = {name for cell in mine for name in [*cell.names(), *dict(imported_names(cell.tree))]}
-        used = {name for cell in mine for name in global_names(symtable.symtable(cell.source, "", "exec"))}
-        for cell in [cell for cell in others if cell.notebook == notebook]:
-            for name in used.intersection(cell.names()) - own:
-                if homes.setdefault(name, cell.module) != cell.module:
+def imports_between(module: str, cells: list[ExportedCell]) -> dict[str, str]:
+    """Name → module, of what a module's cells use of the modules that the same notebooks export beside it."""
+    found: dict[str, str] = {}
+    for notebook in dict.fromkeys(cell.notebook for cell in cells if cell.module == module):
+        beside = [cell for cell in cells if cell.notebook == notebook]
+        mine = [cell for cell in beside if cell.module == module]
+        here = {name for cell in mine for name in [*cell.names(), *dict(imported_names(cell.tree))]}
+        used = {name for cell in mine for name in names_used(cell.source)} - here
+        for cell in beside:
+            for name in used.intersection(cell.names()):
+                if found.setdefault(name, cell.module) != cell.module:
                     raise CourseError(
-                        f"{cell.where}: {name} is in {module_file(homes[name])} too, "
-                        f"and {module_file(cells[0].module)} uses it; rename one"
+                        f"{cell.where}: {name} is in {module_file(found[name])} too, and {module_file(module)} uses it; "
+                        "rename one"
                     )
-    return homes
+    return found
 
 
-def split_imports(cell: ExportedCell) -> tuple[str, str]:
-    """A cell's top-level import lines, and the rest."""
-    lines = cell.source.split("\n")
-    taken = {
-        number
-        for node in cell.tree.body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for number in range(node.lineno - 1, node.end_lineno)
-    }
-    body = "\n".join(line for number, line in enumerate(lines) if number not in taken)
-    return "\n".join(lines[number] for number in sorted(taken)), body.strip("\n")
+def refuse_two_meanings(cells: list[ExportedCell], added: dict[str, str]) -> None:
+    """A name is defined in a module, or imported from one place. added: name → module, of imports that no cell has."""
+    meanings = {name: (f"nanogpt.{home}.{name}", module_file(home)) for name, home in added.items()}
+    for cell in cells:
+        for name, what in [*imported_names(cell.tree), *((name, "a definition") for name in cell.names())]:
+            known, where = meanings.setdefault(name, (what, cell.where))
+            if known != what:
+                raise CourseError(f"{cell.where}: {name} is {what} here and {known} in {where}; rename one")
 
 
 def tidy(drafts: dict[str, str], cells: list[ExportedCell]) -> dict[str, str]:
@@ -191,15 +152,9 @@ def ruff_program() -> list[str]:
 
 
 def cell_at(text: str, row: int, cells: list[ExportedCell]) -> str:
-    """Which cell the module's line `row` came from: the one that defines the method, class or statement there."""
-    body, prefix = parse(text, "").body, ""
-    where = cells[0].where.split(",")[0]
-    while node := next((n for n in body if first_line(n) <= row <= n.end_lineno), None):
-        wanted, statement = {prefix + name for name in defined_names(node)[:1]}, ast.unparse(node)
-        for cell in cells:
-            if wanted & set(cell.names()) or any(ast.unparse(n) == statement for n in cell.tree.body):
-                where = cell.where
-        if not isinstance(node, ast.ClassDef):
-            break
-        body, prefix = node.body, f"{node.name}."
-    return where
+    """Which cell the module's line `row` came from: the one that defines what stands there, or imports it."""
+    parts = [part for part in module_parts(text) if first_line(part.node) <= row and part.names]
+    names, line = set(parts[-1].names) if parts else set(), text.split("\n")[row - 1]
+    found = [cell.where for cell in cells if names & set(cell.names())]
+    found = found or [cell.where for cell in cells if line in cell.source.split("\n")]
+    return found[-1] if found else cells[0].notebook

@@ -2,11 +2,12 @@
 
 import difflib
 import html
+import textwrap
 
 from course.files import read_cells
-from course.package.cells import ExportedCell, claimed_modules, exported_cells, parse
+from course.package.cells import claimed_modules, exported_cells
 from course.package.compose import all_notebooks, compose, notebooks_upto
-from course.package.growing import definitions, extent, taken
+from course.package.growing import module_parts
 from course.paths import CourseError, number_of, two_digits
 
 STYLES = {  # to be read on a light page and on a dark one
@@ -38,25 +39,19 @@ def growing_chapter(name: str, chapter: str | None) -> tuple[str, str]:
         for cell in exported_cells(read_cells(path), path.name)
         if name in cell.grows
     }
-    if len(found) == 1:
-        return next(iter(found.items()))
-    if found:
-        numbers = list(found)
+    if len(found) != 1:
         raise CourseError(
-            f'{name} grows in chapters {", ".join(numbers)}; say which: grown("{name}", "{numbers[0]}")'
+            f"`#| grows {name}` stands in chapters {', '.join(found)}: say which"
+            if found
+            else f"no exported cell says `#| grows {name}`; if yours does, save with Ctrl+S and run this cell again"
         )
-    where = f"chapter {two_digits(chapter)}" if chapter else "any chapter"
-    raise CourseError(
-        f"no exported cell of {where} says `#| grows {name}`; if yours does, save with Ctrl+S and run this cell again"
-    )
+    return next(iter(found.items()))
 
 
 def definition(text: str, name: str) -> list[str]:
     """The lines of a definition in a module's text, a method's as if it stood alone."""
-    module = ExportedCell("the module", "", text, parse(text, "the module"))
-    nodes = definitions(module, name)
-    lines = [line for node in nodes for line in taken(module, extent(module, node))]
-    return [line[nodes[0].col_offset :] for line in lines]
+    found = "\n".join(part.text for part in module_parts(text) if part.is_of(name))
+    return textwrap.dedent(found).strip("\n").split("\n")
 
 
 def as_html(lines: list[str]) -> str:

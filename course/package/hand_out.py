@@ -1,10 +1,10 @@
 """A notebook as a student gets it who writes the blanks: above each its hints, below it a check, and nothing printed yet."""
 
 import copy
-import hashlib
 import re
 from pathlib import Path
 
+from course.notebooks.source import id_of
 from course.package.blank import emptied
 from course.package.cells import ExportedCell, exported_cells
 from course.package.tutor import blanks_of
@@ -25,11 +25,11 @@ def handed_out(nb, name: str):
             cell.outputs, cell.execution_count = [], None
         if exported := with_blanks.get(cell.id):
             cell.source = HINT.sub(r"\1", emptied(cell.source, exported, list(exported.blanks)))
-            cells += [new_markdown_cell(your_turn(exported, chapter), id=id_of("turn", cell.id)), cell]
+            cells += [new_markdown_cell(your_turn(exported, chapter), id=id_of(f"turn {cell.id}")), cell]
             if known := [name for name in exported.blanks if name in blanks_of(chapter)]:
                 lines = "\n".join(f'check("{chapter}", "{name}")' for name in known)
                 source = f"from course.notebook import check\n\n{lines}"
-                cells.append(new_code_cell(source, id=id_of("check", cell.id)))
+                cells.append(new_code_cell(source, id=id_of(f"check {cell.id}")))
         else:
             cells.append(cell)
     nb.cells = cells
@@ -59,7 +59,3 @@ def your_turn(cell: ExportedCell, chapter: str) -> str:
 
 def folded(title: str, text: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
-
-
-def id_of(kind: str, of: str) -> str:
-    return hashlib.sha256(f"{kind} {of}".encode()).hexdigest()[:8]

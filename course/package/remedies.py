@@ -4,8 +4,8 @@ import re
 import traceback
 from pathlib import Path
 
-from course.package.cells import claimed_modules
-from course.paths import NOTEBOOKS, PACKAGE, module_file, number_of, numbered
+from course.paths import PACKAGE, module_file
+from course.states.released import owners
 from course.states.started import made_by
 
 DISK = re.compile(r"\[Errno \d+\] (No space left|Read-only file system|Disk quota exceeded)")
@@ -17,7 +17,7 @@ def remedy(error: str) -> str:
     if DISK.search(error):
         return "the disk is full or cannot be written; `course doctor` says how much is free"
     if found := re.search(r"No module named 'nanogpt\.([\w.]+)'", error):
-        return f"{shown(found[1])} is missing; {bring_back(found[1])}"
+        return f"{module_file(found[1])} is missing; {bring_back(found[1])}"
     if found := NO_NAME.search(error):
         return f"{module_file(found[2])} has no {found[1]}; {bring_back(found[2])}"
     return ""
@@ -43,20 +43,9 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
-def bring_back(module: str) -> str:
-    if made := made_by(module):
+def bring_back(name: str) -> str:
+    """How a module comes back, or a folder of this name."""
+    if made := made_by(name):
         return made
-    maker = next((path for path in numbered(NOTEBOOKS, ".ipynb") if makes(path, module)), None)
-    return f"`course restore {number_of(maker)}` brings it back" if maker else "no notebook here makes it"
-
-
-def makes(notebook: Path, name: str) -> bool:
-    """True if a notebook exports to a module of this name, or to one in a folder of this name."""
-    return any(f"{module}.".startswith(f"{name}.") for module in claimed_modules(notebook))
-
-
-def shown(name: str) -> str:
-    """`nanogpt/labs/bert.py` for labs.bert, `nanogpt/labs/` for labs, where modules stand in it."""
-    claimed = {module for path in numbered(NOTEBOOKS, ".ipynb") for module in claimed_modules(path)}
-    folder = name not in claimed and any(module.startswith(f"{name}.") for module in claimed)
-    return module_file(name).removesuffix(".py") + "/" if folder else module_file(name)
+    maker = next((number for module, number in owners().items() if f"{module}.".startswith(f"{name}.")), None)
+    return f"`course restore {maker}` brings it back" if maker else "no chapter makes it"

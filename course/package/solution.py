@@ -4,7 +4,7 @@ from pathlib import Path
 
 from course.notebooks.source import notebook_from_source
 from course.package.cells import exported_cells, functions
-from course.package.export import first_line
+from course.package.growing import first_line
 from course.package.hand_out import handed_out
 from course.paths import ROOT, CourseError, source_path, two_digits
 

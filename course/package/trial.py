@@ -1,12 +1,11 @@
 """Run by a checkpoint as a script of its own, aside: imports new modules, runs a chapter's tests, writes a report.
 
-    python trial.py REPORT NONCE IMPORT_SECONDS TEST_SECONDS MODULE,MODULE TEST.py ...
+    python trial.py REPORT IMPORT_SECONDS TEST_SECONDS MODULE,MODULE TEST.py ...
 
-The report, a JSON file, counts only if it holds the nonce: code under trial may end the process at any point, with any
-exit code. Knows nothing of the course, since `nanogpt` means the trial's copy here.
+Code under trial may end the process at any point, with any exit code: what the JSON report says counts. Knows nothing of the
+course, since `nanogpt` means the trial's copy here.
 """
 
-import contextlib
 import faulthandler
 import gc
 import importlib
@@ -15,9 +14,13 @@ import os
 import sys
 import traceback
 
+OPTIONS = (
+    "-x -q --tb=short --no-header --color=no -p no:cacheprovider -p no:faulthandler -p no:nbval -p no:anyio"
+)
 
-def main(path: str, nonce: str, import_limit: str, test_limit: str, modules: str, *tests: str) -> None:
-    report: dict = {"nonce": nonce, "imported": [], "passed": 0, "skipped": 0, "ran": [], "finished": False}
+
+def main(path: str, import_limit: str, test_limit: str, modules: str, *tests: str) -> None:
+    report: dict = {"imported": [], "ran": [], "finished": False}
 
     def write() -> None:
         with open(path, "w", encoding="utf-8") as file:
@@ -50,60 +53,32 @@ def main(path: str, nonce: str, import_limit: str, test_limit: str, modules: str
 def run_tests(tests: list[str], report: dict) -> None:
     import pytest
 
-    with contextlib.suppress(ImportError):
-        from hypothesis import HealthCheck, Phase, settings
-
-        phases = [phase for phase in Phase if phase is not Phase.explain]
-        settings.register_profile(
-            "trial",
-            database=None,
-            deadline=None,
-            phases=phases,
-            report_multiple_bugs=False,
-            suppress_health_check=[HealthCheck.too_slow],
-        )
-        settings.load_profile("trial")
-
-    ran = report["ran"]
-
     class Watch:
-        """Counts, and keeps the first failure."""
+        """Keeps the names of the tests that pass, and the first failure."""
 
         def pytest_collection_finish(self) -> None:
             gc.freeze()
             gc.enable()
 
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-            note(report, report.nodeid.split("::")[-1], report.when == "call")
+            note(report, report.nodeid.split("::")[-1])
             if report.when == "call" and report.passed:
                 ran.append(report.nodeid)
 
         def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-            note(report, report.nodeid.split("/")[-1], False)
+            note(report, report.nodeid.split("/")[-1])
 
-    def note(result, name: str, counts: bool) -> None:
+    ran = report["ran"]
+
+    def note(result, name: str) -> None:
         if result.failed and "failure" not in report:
             crash = getattr(result.longrepr, "reprcrash", None)
             message = (crash.message if crash else result.longreprtext).strip() or "fails"
             if crash is None:  # a test file that cannot be collected: its last line says why
                 message = message.splitlines()[-1].removeprefix("E").strip()
             report["failure"] = {"test": name, "message": message, "text": result.longreprtext}
-        report["passed"] += counts and result.passed
-        report["skipped"] += result.skipped
 
-    options = [
-        "-x",
-        "-q",
-        "-m",
-        "not slow",
-        "--tb=short",
-        "--no-header",
-        "--color=no",
-        "-p",
-        "no:cacheprovider",
-    ]
-    options += ["-p", "no:faulthandler", "-p", "no:nbval", "-p", "no:anyio"]
-    report["exit"] = int(pytest.main([*options, *tests], plugins=[Watch()]))
+    report["exit"] = int(pytest.main([*OPTIONS.split(), "-m", "not slow", *tests], plugins=[Watch()]))
 
 
 if __name__ == "__main__":

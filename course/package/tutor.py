@@ -36,6 +36,8 @@ from course.paths import SOURCES, CourseError, number_of, numbered, source_path
 from course.states.released import exporting_cells
 
 NUMBERS = itertools.count(1)  # of the pieces of code that were made here
+RELATIVE, ABSOLUTE = 2e-5, 1e-6  # the rounding of float32
+SHOWN = 12  # numbers of an array, at most
 
 
 @dataclass
@@ -95,10 +97,8 @@ def sentence(made: list[tuple[str, dict]], should: dict, got: dict) -> str:
     """What is said to the wrong body that does the same; else to one that does the same at the first place that differs."""
     if says := [say for say, found in made if same(found, got)]:
         return says[0]
-    first = differing(should, got)
-    return next(
-        (say for say, found in made if first in found and first in got and same(found[first], got[first])), ""
-    )
+    first = next((what for what in should if what not in got or not same(should[what], got[what])), "")
+    return next((say for say, found in made if first in found and same(found[first], got.get(first))), "")
 
 
 def cell_of(chapter: str, name: str) -> ExportedCell:
@@ -181,89 +181,83 @@ def run(text: str, namespace: dict, into: dict | None = None) -> None:
 
 def same(one, other) -> bool:
     """Whether two values agree, numbers up to the rounding of float32."""
-    import numpy as np
-    import torch
+    return differing(leaves(one), leaves(other)) is None
 
-    if isinstance(one, dict):
-        return (
-            isinstance(other, dict) and list(one) == list(other) and all(same(one[k], other[k]) for k in one)
-        )
-    if isinstance(one, list | tuple):
-        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, str | bytes | Raised | None) or isinstance(other, str | bytes | Raised | None):
-        return one == other
-    numbers = torch.Tensor | np.ndarray | np.generic | int | float
-    if not isinstance(one, numbers) or not isinstance(other, numbers):
+
+def leaves(value, place: str = "") -> dict:
+    """What a value is made of, by its place in it: `[0]['loss']` of a list of dictionaries."""
+    if isinstance(value, dict):
+        members = [(f"[{key!r}]", member) for key, member in value.items()]
+    elif isinstance(value, list | tuple):
+        members = [(f"[{number}]", member) for number, member in enumerate(value)]
+    else:
+        return {place: value}
+    found = {f"the length of {place}".strip(): len(value)}
+    for each, member in members:
+        found |= leaves(member, place + each)
+    return found
+
+
+def differing(one: dict, other: dict) -> str | None:
+    """The first place where two values differ, by their leaves."""
+    return next((place for place in one | other if not alike(one.get(place), other.get(place))), None)
+
+
+def alike(one, other) -> bool:
+    import numpy as np
+
+    a, b = as_array(one), as_array(other)
+    if a is None or b is None:
         return type(one) is type(other) and bool(one == other)
-    one, other = as_array(one), as_array(other)
-    if one.shape != other.shape:
-        return False
-    return bool(np.allclose(one, other, rtol=2e-5, atol=1e-6, equal_nan=True))
+    return a.shape == b.shape and bool(np.allclose(a, b, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True))
 
 
 def as_array(value):
-    """Numbers of any kind, in double precision."""
+    """Numbers of any kind, in double precision; None of anything else."""
     import numpy as np
     import torch
 
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = value.double().numpy() if value.is_floating_point() else value.numpy()
-    return np.asarray(value)
+    return np.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float) else None
+
+
+def by_name(found: dict) -> dict:
+    """The leaves of what a probe returns: `the first row[0]`."""
+    return {f"{what}{place}": leaf for what, value in found.items() for place, leaf in leaves(value).items()}
 
 
 def difference(should: dict, got: dict) -> str:
-    """The first thing that differs: what it should be, and what it is."""
+    """The first thing that differs: what it should be, and what it is; of a large array the first such number."""
+    import numpy as np
+
     if "" in got:
         at = f" at `{got[''].line}`" if got[""].line else ""
         return f"it raises {got[''].error}{at}"
-    what = differing(should, got)
-    place, one, other = first_difference(should[what], got.get(what))
-    if hasattr(one, "shape") and hasattr(other, "shape") and as_array(one).shape != as_array(other).shape:
-        one, other = (tuple(as_array(each).shape) for each in (one, other))
-        return f"{what}{place} should have the shape {one}, and has {other}"
-    return f"{what}{place} should be {shown(one)}, and is {shown(other)}"
-
-
-def differing(should: dict, got: dict) -> str:
-    """The first thing that is looked at and differs."""
-    return next((what for what in should if what not in got or not same(should[what], got[what])), "")
-
-
-def first_difference(one, other, place: str = ""):
-    """Where two values part, with the parts that differ: of long ones the first number, of short ones the whole."""
-    if isinstance(one, dict) and isinstance(other, dict) and list(one) == list(other):
-        key = next(key for key in one if not same(one[key], other[key]))
-        return first_difference(one[key], other[key], f"{place}[{key!r}]")
-    sequence = isinstance(one, list | tuple) and isinstance(other, list | tuple)
-    if sequence and len(one) == len(other) and len(shown(one)) + len(shown(other)) > 150:
-        i = next(i for i in range(len(one)) if not same(one[i], other[i]))
-        return first_difference(one[i], other[i], f"{place}[{i}]")
-    if hasattr(one, "shape") and hasattr(other, "shape"):
-        one, other = as_array(one), as_array(other)
-        if one.shape == other.shape and one.size > 12:
-            import numpy as np
-
-            apart = ~np.isclose(one, other, rtol=2e-5, atol=1e-6, equal_nan=True)
+    one, other = by_name(should), by_name(got)
+    what = differing(one, other)
+    one, other = one.get(what), other.get(what)
+    a, b = as_array(one), as_array(other)
+    if a is not None and b is not None:
+        if a.shape != b.shape:
+            return f"{what} should have the shape {a.shape}, and has {b.shape}"
+        if a.size > SHOWN:
+            apart = ~np.isclose(a, b, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
             at = tuple(int(i) for i in np.argwhere(apart)[0])
-            return f"{place}{list(at)}", one[at], other[at]
-    return place, one, other
+            what, one, other = f"{what}{list(at)}", a[at], b[at]
+    return f"{what} should be {shown(one)}, and is {shown(other)}"
 
 
 def shown(value) -> str:
     """A value in a few words; long tensors by their shape."""
     if isinstance(value, Raised):
         return f"an error ({value.error})"
-    if hasattr(value, "shape"):
-        value = as_array(value)
-        if value.size > 12:
-            return f"of shape {tuple(value.shape)}"
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        text = ", ".join(map(shown, value))
-        text = text if len(text) <= 300 else f"{text[:297]}..."
-        return f"[{text}]" if isinstance(value, list) else f"({text})"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    text = repr(value)
+    array = as_array(value)
+    if array is not None and array.size > SHOWN:
+        return f"of shape {array.shape}"
+    value = value if array is None else array.tolist()
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown, value))}]"
+    text = f"{value:.6g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 160 else f"{text[:157]}..."

@@ -4,36 +4,37 @@ All that will stand there is made aside and put in place by renames, the state's
 git does not have is kept in yours/.
 """
 
+import os
 import shutil
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from course.files import folder_for_yours, notebook_bytes, read_notebook, say_kept, write_atomically
-from course.notebooks.source import cell_lines, notebook_from_source
+from course.files import folder_for_yours, notebook_bytes, say_kept, write_atomically
+from course.git import uncommitted
+from course.package.as_of import current
 from course.paths import (
     NOTEBOOKS,
     PACKAGE,
     ROOT,
     CourseError,
     module_path,
-    number_of,
     numbered,
     source_chapters,
     source_path,
     two_digits,
 )
-from course.states.by_hand import refuse_edits_by_hand, uncommitted
+from course.states.handed_out import is_own, released_notebook, with_blanks
 from course.states.released import owners, released
 from course.states.state import FILE, built, file_text, grows, in_words, state
-from course.states.swap import Swap, swap_all
 
 
 def start(at: str | None = None, blank: bool = False) -> int:
     """Empty the package, or fill it with what the chapters before `at` build; with `blank`, hand out notebooks with blanks."""
     if at is None and grows():
         raise CourseError(
-            f"this clone is started already ({in_words(built(), source_chapters())}): `course start --at 00` begins anew, `--at 07` elsewhere, "
+            f"this clone is started already ({in_words(built())}): `course start --at 00` begins anew, `--at 07` elsewhere, "
             "`course package` brings the complete package back; each keeps yours in yours/"
         )
     every = source_chapters()
@@ -41,11 +42,10 @@ def start(at: str | None = None, blank: bool = False) -> int:
     source_path(at)
     blank = blank or state() == "blank"  # whoever goes elsewhere still writes the blanks
     before = [chapter for chapter in every if chapter < at]
-    texts = released(before)
     notebooks = with_blanks([chapter for chapter in every if chapter >= at]) if blank else {}
     words = "course start" + (f" --at {at}" if before else "") + (" --blank" if blank else "")
-    put_in_place(texts, notebooks, file_text("blank" if blank else "started", before, texts), words)
-    print(f"nanogpt/ is started; {in_words(before, every)}")
+    put_in_place(released(before), notebooks, file_text("blank" if blank else "started", before), words)
+    print(f"nanogpt/ is started; {in_words(before)}")
     if blank:
         print("what is yours to write in the notebooks says `your turn`")
     run = "" if blank else f", or `course run {at}`"
@@ -56,19 +56,16 @@ def start(at: str | None = None, blank: bool = False) -> int:
 def package() -> int:
     """Bring the complete package back."""
     texts = released(source_chapters())
-    if not grows() and all(text_of(module) == text for module, text in texts.items()):
+    if not grows() and all(current(module) == text for module, text in texts.items()):
         print("the package is complete, as released; `course start` empties it")
         return 0
-    put_in_place(texts, without_blanks(), None, "course package")
+    untouched = [path for path in numbered(NOTEBOOKS, ".ipynb") if state() == "blank" and not is_own(path)]
+    notebooks = {path: notebook_bytes(released_notebook(path)) for path in untouched}
+    put_in_place(texts, notebooks, None, "course package")
     print(
         "nanogpt/ is complete. A notebook with something of yours stays as it is: `course restore 04` brings it back"
     )
     return 0
-
-
-def text_of(module: str) -> str | None:
-    path = module_path(module)
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
 def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: bytes | None, command: str):
@@ -78,7 +75,6 @@ def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: byt
             "there is no nanogpt/: `git checkout nanogpt` brings it, or rename the one that was kept"
         )
     changed = uncommitted()
-    refuse_edits_by_hand(changed)
     kept = folder_for_yours()
     kept.parent.mkdir(exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix="start-", dir=kept.parent))
@@ -112,19 +108,7 @@ def is_own_package(changed: set[Path]) -> bool:
     """Whether a changed module is one that the chapters as released do not make, all of them or those that are built."""
     mine = [module for module in owners() if module_path(module) in changed]
     as_made = released(source_chapters(), mine), released(built(), mine)
-    return any(text_of(module) not in [made.get(module) for made in as_made] for module in mine)
-
-
-def is_own(path: Path) -> bool:
-    """Whether a notebook holds more than was handed out: other cells, or what cells printed where none is blank."""
-    from course.package.blank import is_blank
-
-    try:
-        nb = read_notebook(path)
-        ran = any(cell.get("outputs") for cell in nb.cells) and not is_blank(nb)
-        return ran or cell_lines(nb) != cell_lines(as_handed_out(path))
-    except CourseError:  # damaged, or a chapter that the course does not have
-        return True
+    return any(current(module) not in [made.get(module) for made in as_made] for module in mine)
 
 
 def new_package(folder: Path, texts: dict[str, str]) -> Path:
@@ -140,27 +124,37 @@ def new_package(folder: Path, texts: dict[str, str]) -> Path:
     return folder
 
 
-def with_blanks(chapters: list[str]) -> dict[Path, bytes]:
-    """The chapters' notebooks as they are handed out."""
-    paths = [NOTEBOOKS / f"{source_path(chapter).stem}.ipynb" for chapter in chapters]
-    return {path: notebook_bytes(as_handed_out(path)) for path in paths}
+@dataclass
+class Swap:
+    """What stands at `path` goes to `old`, and `new`, if there is one, takes its place. All are on one disk."""
+
+    path: Path
+    new: Path | None
+    old: Path
+
+    def make(self) -> None:
+        self.old.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            os.replace(self.path, self.old)
+        if self.new:
+            os.replace(self.new, self.path)
+
+    def undo(self) -> None:
+        """Put back as much as was done: what is where says how far it came."""
+        if self.new and not self.new.exists() and self.path.exists():
+            os.replace(self.path, self.new)
+        if self.old.exists() and not self.path.exists():
+            os.replace(self.old, self.path)
 
 
-def as_handed_out(path: Path):
-    from course.package.hand_out import handed_out
-
-    return handed_out(notebook_from_source(source_of(path)), path.name)
-
-
-def source_of(path: Path) -> Path:
-    return source_path(number_of(path))
-
-
-def without_blanks() -> dict[Path, bytes]:
-    """The notebooks that were handed out and in which nothing was written, as released."""
-    if state() != "blank":
-        return {}
-    from course.notebooks.restore import released_notebook
-
-    paths = [path for path in numbered(NOTEBOOKS, ".ipynb") if not is_own(path)]
-    return {path: notebook_bytes(released_notebook(source_of(path), path)[0]) for path in paths}
+def swap_all(swaps: list[Swap]) -> None:
+    """Make all of them. Whatever stops it, Ctrl-C too, everything is put back where it was."""
+    begun: list[Swap] = []
+    try:
+        for each in swaps:
+            begun.append(each)
+            each.make()
+    except BaseException:
+        for each in reversed(begun):
+            each.undo()
+        raise

@@ -4,17 +4,11 @@ import re
 from collections.abc import Iterator
 
 from course.machine.finding import GREEN, Finding
-from course.paths import chapters, module_path, modules, source_chapters
+from course.paths import module_path, modules, source_chapters
 from course.states.released import owners
-from course.states.state import built, grows, in_words, kept, note
+from course.states.state import built, grows, in_words, state
 
 MISSING = re.compile(r"No module named 'nanogpt\.([\w.]+)'")
-
-
-def after_checkpoint(chapter: str, texts: dict[str, str]) -> None:
-    """Note it in a growing package."""
-    if grows():
-        note(chapter, texts)
 
 
 def not_built_yet(error: BaseException | None) -> str:
@@ -55,8 +49,7 @@ def package() -> Iterator[Finding]:
 
 
 def described() -> str:
-    """The state in a few words: `started, chapters 00 to 06 are in it`."""
+    """The state in a few words: `started; chapter 04 is in it`."""
     if not grows():
         return "complete"
-    blanks = ", notebooks with blanks" if kept()["state"] == "blank" else ""
-    return f"started{blanks}; {in_words(built(), chapters())}"
+    return f"started{', notebooks with blanks' if state() == 'blank' else ''}; {in_words(built())}"

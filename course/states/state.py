@@ -1,14 +1,12 @@
 """The three states of a clone: complete, as committed; started, its package growing from nothing; blank, its notebooks too.
 
-Kept in a file that git ignores: the state, the chapters that have been built, and of each module that was written what it
-was, so that an edit by hand is told from a checkpoint. Without the file a clone is complete.
+Kept in a file that git ignores: the state, and the chapters that have been built. Without the file a clone is complete.
 """
 
-import hashlib
 import json
 
 from course.files import write_atomically
-from course.paths import ROOT, module_path
+from course.paths import ROOT
 
 FILE = ROOT / ".course-state.json"
 STATES = ("complete", "started", "blank")
@@ -18,8 +16,8 @@ def kept() -> dict:
     """What the file says; {} where there is none, or a damaged one."""
     try:
         found = json.loads(FILE.read_text(encoding="utf-8"))
-        if found["state"] in STATES[1:] and isinstance(found["written"], dict):
-            return {"state": found["state"], "chapters": list(found["chapters"]), "written": found["written"]}
+        if found["state"] in STATES[1:]:
+            return {"state": found["state"], "chapters": list(found["chapters"])}
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return {}
@@ -40,38 +38,18 @@ def built() -> list[str]:
     return sorted(kept().get("chapters", []))
 
 
-def file_text(state: str, chapters: list[str], texts: dict[str, str]) -> bytes:
-    """The file of a package that was begun with these chapters' modules."""
-    written = {module: digest(text.encode()) for module, text in sorted(texts.items())}
-    return as_bytes({"state": state, "chapters": chapters, "written": written})
+def file_text(state: str, chapters: list[str]) -> bytes:
+    return (json.dumps({"state": state, "chapters": sorted(chapters)}, indent=1) + "\n").encode()
 
 
-def note(chapter: str, texts: dict[str, str]) -> None:
-    """Remember that a checkpoint has put these modules into a growing package."""
-    now = kept()
-    now["chapters"] = sorted({*now["chapters"], chapter})
-    now["written"] |= {module: digest(text.encode()) for module, text in texts.items()}
-    write_atomically(FILE, as_bytes(now))
+def after_checkpoint(chapter: str) -> None:
+    """Remember that a chapter's modules are in a growing package."""
+    if grows():
+        write_atomically(FILE, file_text(state(), [*{*built(), chapter}]))
 
 
-def as_bytes(found: dict) -> bytes:
-    return (json.dumps(found, indent=1) + "\n").encode()
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def was_written(module: str) -> bool:
-    """Whether a module is what a checkpoint or `course start` wrote, to the byte."""
-    path = module_path(module)
-    return path.is_file() and kept().get("written", {}).get(module) == digest(path.read_bytes())
-
-
-def in_words(there: list[str], order: list[str]) -> str:
-    """`chapters 00 to 06 are in it`, `chapters 00, 02 are in it`. order: all chapters."""
+def in_words(there: list[str]) -> str:
+    """`chapters 00 to 06 are in it`."""
     if len(there) < 2:
         return f"chapter {there[0]} is in it" if there else "no chapter is in it yet"
-    first = order.index(there[0]) if there[0] in order else 0
-    in_a_row = there == order[first : first + len(there)] and len(there) > 2
-    return f"chapters {f'{there[0]} to {there[-1]}' if in_a_row else ', '.join(there)} are in it"
+    return f"{len(there)} chapters, {there[0]} to {there[-1]}, are in it"

@@ -102,7 +102,6 @@ no code of its own; it is many copies of one part each. The order matters. First
 needs *on this rank*.
 
 `shard` gets the run's precision, because autocast would keep 16-bit copies of all weights on every rank (chapter 21).
-
 """
 
 

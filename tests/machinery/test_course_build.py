@@ -11,7 +11,7 @@ import pytest
 
 from course.notebooks.address import undressed
 from course.notebooks.pull import merged
-from course.notebooks.source import cell_lines, notebook_from_text
+from course.notebooks.source import cell_lines, notebook_from_text, with_ids_of
 from course.paths import SOURCES, source_chapters
 
 
@@ -43,6 +43,7 @@ def test_a_changed_sentence_keeps_the_outputs_and_changed_code_does_not(house):
     codes = [[cell for cell in each.cells if cell.cell_type == "code"] for each in (before, nb)]
     assert [cell.execution_count for cell in codes[1]] == [1, 2, 3, 4, 5, 6]
     assert [cell.outputs for cell in codes[0]] == [cell.outputs for cell in codes[1]]
+    assert [cell.id for cell in before.cells] == [cell.id for cell in nb.cells], "a word leaves the ids alone"
     house.source.write_text(text.replace("area(2)", "area(1)"), encoding="utf-8")
     assert "executed" in house.course("build", "4") and "3.142" in house.notebook.read_text(encoding="utf-8")
 
@@ -162,14 +163,26 @@ def test_restore_shows_what_would_be_lost_and_keeps_it(house):
     assert house.module.read_bytes() == released[1]
 
 
-def test_restore_without_git_says_that_outputs_do_not_come_back(house, monkeypatch):
+def test_restore_without_git_makes_the_notebook_from_its_source(house, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(house.path.parent))
-    assert "as it was released" in house.course("restore", "04"), "cells agree: the outputs stay"
     house.notebook.write_text("{")
-    said = house.course("restore", "04", "--yes")
-    assert "without their outputs; `course run 04` makes them" in said
+    assert "not a readable notebook" in house.course("restore", "04", "--yes")
     restored = undressed(nbformat.read(house.notebook, as_version=4))
     assert cell_lines(restored) == cell_lines(notebook_from_text(house.source.read_text(encoding="utf-8")))
+
+
+def test_ids_stay_in_place_and_no_two_are_the_same():
+    def ids(text: str, old=None) -> list[str]:
+        nb = notebook_from_text(text)
+        return [cell.id for cell in (with_ids_of(old, nb) if old else nb).cells]
+
+    old = notebook_from_text("# %%\na = 1\n\n# %%\nb = 2\n\n# %%\nc = 3\n")
+    a, b, c = (cell.id for cell in old.cells)
+    assert ids("# %%\na = 1\n\n# %%\nb = 3\n\n# %%\nc = 3\n", old) == [a, b, c], "an edit"
+    more = ids("# %%\nnew = 0\n\n# %%\na = 1\n\n# %%\nb = 2\n\n# %%\nc = 3\n", old)
+    assert more[1:] == [a, b, c] and more[0] not in (a, b, c)
+    old.cells[0].id = more[0]  # an id from a time when the cell said `new = 0`
+    assert len(set(ids("# %%\na = 1\n\n# %%\nnew = 0\n\n# %%\nb = 2\n\n# %%\nc = 3\n", old))) == 4
 
 
 def test_update_goes_forward_and_keeps_what_both_changed(house, tmp_path, monkeypatch):

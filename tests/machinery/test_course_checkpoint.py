@@ -17,21 +17,6 @@ def modules_of(house) -> list[str]:
     return sorted(path.name for path in house.path.glob("nanogpt/*.py"))
 
 
-def test_modules_of_one_chapter_import_from_each_other():
-    """In the notebook the name is there already; an import in the cell would put the package's old one in its place."""
-    from nbformat.v4 import new_code_cell, new_notebook
-
-    from course.package.export import export
-
-    cells = [
-        "#| doc one: One.\n#| doc two: Two.\n#| export one\ndef double(x):\n    return 2 * x",
-        "#| export two\ndef fourfold(x):\n    return double(double(x))",
-    ]
-    modules = export(new_notebook(cells=[new_code_cell(cell) for cell in cells]), "04_tiny.ipynb")
-    assert "from nanogpt.one import double" in modules["two"]
-    assert "import" not in modules["one"]
-
-
 def test_the_module_reads_as_if_written_by_hand(house):
     assert (
         house.module.read_text()
@@ -68,29 +53,19 @@ def test_a_checkpoint_says_what_stays_true(house):
     assert "LIMIT = 4" in house.module.read_text()
 
 
-def test_the_garbage_of_tests_is_collected_and_what_was_loaded_before_is_left_alone(house):
-    """Else each checkpoint takes 2 s longer."""
-    (test,) = (house.path / "tests").rglob("test_ch04_*.py")
-    test.write_text(
-        "import gc\nloading = gc.isenabled()\n\ndef test_it(): assert [loading, gc.isenabled(), gc.get_freeze_count() > 10_000] == [False, True, True]\n"
-    )
-    assert "tests/test_ch04_tiny.py passes" in house.course("checkpoint", "04")
-
-
 @pytest.mark.parametrize(
     "old, new, message",
     [
         ("return math.pi*r**2", "return math.pi*r**", '04_tiny.ipynb, area under "04 · Tiny": invalid syntax in line 9'),
-        ("LIMIT = 3", "%time LIMIT = 3", ": a magic (%time LIMIT = 3)"),
+        ("LIMIT = 3", "%time LIMIT = 3", "invalid syntax in line 4: %time LIMIT = 3"),
         ("LIMIT = 3", "area = 3", 'area is defined already in 04_tiny.ipynb, area under "04 · Tiny"'),
         ("LIMIT = 3", "LIMIT = unknown", ": undefined name `unknown`"),
         ("#| default_exp tiny", "", ' is exported but no module is named'),
         ("LIMIT = 3", "LIMIT = 1 / 0", "cannot be imported: ZeroDivisionError: division by zero\nlikely 04_tiny.ipynb, count"),
         ("import math", "import maths as math", "ModuleNotFoundError: No module named 'maths'\nlikely 04_tiny.ipynb, area"),
         ("LIMIT = 3", "LIMIT = exit(0)", "cannot be imported: SystemExit: 0\nlikely 04_tiny.ipynb, count"),
-        ("LIMIT = 3", "LIMIT = __import__('os')._exit(0)", "importing it ends Python\nlikely 04_tiny.ipynb, count"),
-        ("LIMIT = 3", "LIMIT = __import__('shutil').rmtree('nanogpt')", "changes files of nanogpt/\nlikely 04_tiny.ipynb, count"),
-        ("return math.pi*r**2", "return __import__('os')._exit(0)", "do not run to their end\nlikely 04_tiny.ipynb, area"),
+        ("LIMIT = 3", "LIMIT = __import__('os')._exit(0)", "importing it ends Python\nlikely 04_tiny.ipynb; "),
+        ("return math.pi*r**2", "return __import__('os')._exit(0)", "do not run to their end\nlikely 04_tiny.ipynb; "),
     ],
 )  # fmt: skip
 def test_a_broken_cell_is_named_and_the_old_module_stays(house, old, new, message):
@@ -169,11 +144,6 @@ def test_modules_are_replaced_together_or_not_at_all(tmp_path, monkeypatch):
 
 def test_a_system_error_is_one_line(house, monkeypatch):
     house.module.unlink()
-    house.module.mkdir()
-    assert house.course("checkpoint", "04", code=2) == (
-        "course: nanogpt/tiny.py is a folder; remove it, then checkpoint\n"
-    )
-    house.module.rmdir()
     monkeypatch.setattr("os.fsync", no_space)
     assert house.course("checkpoint", "04", code=2) == (
         "course: the disk is full (No space left on device); free some of it and do the same again\n"
@@ -190,7 +160,7 @@ def test_a_second_notebook_cannot_make_a_module_anew(house):
     (house.path / "notebooks/src/05_other.py").write_text(text, encoding="utf-8")
     house.course("build", "05", "--draft")
     said = house.course("checkpoint", "05", code=2)
-    assert "`#| doc tiny` belongs in 04_tiny.ipynb, the first notebook" in said
+    assert "area is defined already in 04_tiny.ipynb, area" in said
     house.course("checkpoint", "04")  # a later chapter's mistake is not this one's
     (house.path / "notebooks/05_other.ipynb").write_text("{")
     house.course("checkpoint", "04")  # another chapter's damage is not this one's
@@ -224,10 +194,7 @@ def saved_cells(house):
     return cells, *(cell.source for cell in nb.cells if cell.source.startswith("#| export"))
 
 
-SAVE = r"what was run last is not what is saved: save with Ctrl\+S .*, then run this cell again$"
-RUN_IT = (
-    r"the saved cell is not the one that was run last: run it, save with Ctrl\+S, then run this cell again$"
-)
+RUN_IT = r"what was run last is not what is saved: run it, save with Ctrl\+S, then run this cell again$"
 
 
 def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsys):
@@ -238,21 +205,16 @@ def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsy
         [changed, area, count],  # an earlier version counts for nothing
         [count, area.replace("\n", "\r\n")],
         [area, count, "def area(r):\n    return 3", "LIMIT = 7"],  # tried out in a cell that is gone again
-        [area, count, area + "\n!ls", f"%%time\n{count}"],  # a magic, once there, changes nothing
         [area, count, area + "\nprint(area(1))  # a comment"],
     ):
         compare_with_run(cells, ran, {})
-    for ran in (changed, changed + "\nprint(area(1))", f"%%time\n{changed}", changed + "\n!ls"):
-        with pytest.raises(CourseError, match='area under "04 · Tiny": ' + SAVE):
-            compare_with_run(cells, [area, count, ran], {})
-    with pytest.raises(CourseError, match='area under "04 · Tiny": ' + RUN_IT):  # saved, and never run
-        compare_with_run(cells, [changed, count], {})
+    for ran in ([area, count, changed], [area, count, changed + "\nprint(area(1))"], [changed, count]):
+        with pytest.raises(CourseError, match='area under "04 · Tiny": ' + RUN_IT):
+            compare_with_run(cells, ran, {})
     with pytest.raises(CourseError, match=r'count under "04 · Tiny" has not been run'):
         compare_with_run(cells, [area], {})
     compare_with_run(cells, [area, count, "#| export\nOTHER = 1"], {})
-    assert (
-        "OTHER was run in an exported cell that the saved notebook does not have" in capsys.readouterr().out
-    )
+    assert "OTHER was run in an exported cell that the saved" in capsys.readouterr().out
     nb = nbformat.read(house.notebook, as_version=4)
     one, two = (f"#| export {module}\ndef run():\n    return '{module}'" for module in ("one", "two"))
     nb.cells += [nbformat.v4.new_code_cell(source) for source in (one, two)]
@@ -260,9 +222,6 @@ def test_a_notebook_that_differs_from_the_cells_just_run_is_noticed(house, capsy
     compare_with_run(both, [area, count, one, two], {})  # two modules, one name
     with pytest.raises(CourseError, match='run under "04 · Tiny": what was run last'):
         compare_with_run(both, [area, count, one, two, two.replace("'two'", "'2'")], {})
-    assert "exported area, count to nanogpt/tiny.py" in house.run_cells(
-        [changed, area, area + "\n!true", count], code=0
-    )
 
 
 def test_where_the_cells_id_is_known_every_edit_of_it_is(house):
@@ -274,28 +233,21 @@ def test_where_the_cells_id_is_known_every_edit_of_it_is(house):
         area.replace("area", "surface"),  # renamed
         area.replace("#| export\n", "").replace("r**2", "r*r"),  # to be kept out of the module
         area.replace("import os", "import re"),
+        area + "\n!ls",
         "%%bash\ntrue",
     ):
-        with pytest.raises(CourseError, match='area under "04 · Tiny": ' + SAVE):
+        with pytest.raises(CourseError, match='area under "04 · Tiny": ' + RUN_IT):
             compare_with_run(cells, [*ran, edit], {place: edit})
 
 
 def test_a_cell_that_was_run_and_not_saved_is_not_left_out_without_a_word(house):
     cells, area, count = saved_cells(house)
-    before = house.module.read_bytes()
-    for edit in ("r*r", "r*r\nprint(area(1))"):
-        said = house.run_cells([area, count, area.replace("r**2", edit)], code=1)
-        assert (
-            '04_tiny.ipynb, area under "04 · Tiny": what was run last is not what is saved: save with Ctrl+S'
-            in said
-        )
-        assert (
-            "Traceback" not in said and "nanogpt/tiny.py" not in said and house.module.read_bytes() == before
-        )
-    edit = area.replace("area", "surface")
-    assert 'area under "04 · Tiny": what was run last' in house.run_cells(
-        [area, count, edit], code=1, ids={edit: cells[0].id}
-    )
+    before, edit = house.module.read_bytes(), area.replace("area", "surface")
+    for ran, ids in (([area.replace("r**2", "r*r")], None), ([edit], {edit: cells[0].id})):
+        said = house.run_cells([area, count, *ran], code=1, ids=ids)
+        assert 'area under "04 · Tiny": what was run last is not what is saved' in said
+        assert "Traceback" not in said and house.module.read_bytes() == before
+    assert "exported area, count to" in house.run_cells([ran[0], area, count], code=0)
 
 
 @pytest.mark.parametrize(
@@ -331,52 +283,22 @@ def test_check_sees_a_difference_in_every_direction(house):
     assert "-EXTRA = 1" in house.course("checkpoint", "--check", "04", code=1)
 
 
-def test_the_trial_does_not_see_the_students_colours_or_pytest_settings(monkeypatch, tmp_path):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("PYTEST_ADDOPTS", "--pdb")
-    env = checkpoint.trial_environment(tmp_path)
-    assert "FORCE_COLOR" not in env and "PYTEST_ADDOPTS" not in env and env["NO_COLOR"] == "1"
-
-
-def test_an_unreadable_notebook_names_its_remedy(house):
-    house.notebook.write_text("{")
-    said = house.course("checkpoint", "04", code=2)
-    assert "not a readable notebook" in said and "`course restore 04` brings it back" in said
-
-
 @pytest.mark.parametrize("name", ["tiny.ipynb", "4_tiny.ipynb", "04-tiny.ipynb", "4. tiny.ipynb"])
 def test_a_renamed_notebook_gets_a_hint(house, name):
     house.notebook.rename(house.notebook.with_name(name))
     assert "a name begins with the number, as 04_tiny.ipynb does" in house.course("checkpoint", "04", code=2)
 
 
-def change_cells(house, change) -> None:
-    """change(cells, the first exported, the second), as a student does in the notebook."""
+def test_what_is_no_longer_exported_is_told(house):
+    """No test asks for LIMIT: a cell split in two, whose lower half has no directive, once took it out without a word."""
     nb = nbformat.read(house.notebook, as_version=4)
-    change(nb.cells, *(cell for cell in nb.cells if cell.source.startswith("#| export")))
+    upper = next(cell for cell in nb.cells if "LIMIT" in cell.source)
+    upper.source, below = upper.source.split("LIMIT")
+    nb.cells.insert(nb.cells.index(upper) + 1, nbformat.v4.new_code_cell(f"LIMIT{below}"))
     nbformat.write(nb, house.notebook)
-
-
-def split(cells, first, second):
-    """As Ctrl+Shift+Minus does: the lower half has no directive."""
-    second.source, below = second.source.split("LIMIT")
-    cells.insert(cells.index(second) + 1, nbformat.v4.new_code_cell(f"LIMIT{below}"))
-
-
-@pytest.mark.parametrize(
-    "change, code, note",
-    [
-        (split, 0, "note: LIMIT is no longer exported: a cell has it without `#| export`\n"),
-        (lambda cells, first, second: cells.remove(second), 0, "note: count is no longer exported: no cell has it\n"),
-        (lambda cells, first, second: first.update(cell_type="markdown"), 2, "note: area is no longer exported: a cell has it as text\n"),
-    ],
-)  # fmt: skip
-def test_what_is_no_longer_exported_is_told(house, change, code, note):
-    """No test asks for LIMIT: a cell split in two once took it out of the module without a word."""
-    change_cells(house, change)
-    said = house.course("checkpoint", "04", code=code)
-    assert note in said and said.index("note: ") == 0, said
-    assert "no longer" not in house.course("checkpoint", "04", code=code) or code
+    assert house.course("checkpoint", "04").startswith("note: LIMIT, _hidden is no longer exported\n")
+    house.module.write_text("what is this\n")
+    assert "no longer" not in house.course("checkpoint", "04"), "a damaged module is replaced"
 
 
 def test_a_folder_with_spaces_is_not_half_a_path(house):

@@ -52,50 +52,24 @@ def test_a_class_built_over_several_cells_is_one_class_in_the_module():
     assert "x.ipynb, Box.two: Box continues a class that no earlier" in refused(sources[1])
 
 
-@pytest.mark.parametrize(
-    "continuation, message",
-    [
-        ("@final\nclass Box(Box):\n    y = 2\ndef f(): pass", "has a decorator"),
-        ("class Box(Box): y = 2", "its body begins on the next line"),
-        ("class Box(Box, Mixin):\n    y = 2", "names itself alone"),
-        ("class Box(Box, metaclass=M):\n    y = 2", "names itself alone"),
-        ("class Box(\n    Box\n):\n    y = 2", "names itself alone"),
-        ("class Box(Box):\n    def f(self):\n        return super().f()", "uses super()"),
-    ],
-)
-def test_a_continuation_that_would_mean_something_else_is_refused(continuation, message):
-    assert message in refused(BOX, f"#| export\n{continuation}")
-    assert "x.ipynb, Box" in refused(BOX, f"#| export\n{continuation}")
-
-
-def test_a_continuation_needs_a_class_and_a_decorated_class_takes_plain_methods_only():
+def test_a_continuation_needs_a_class_and_may_add_methods_to_a_dataclass():
     assert "continues a class that no" in refused(
         "#| export\ndef B(): pass", "#| export\nclass B(B):\n    y = 1"
     )
     data = "#| export\nfrom dataclasses import dataclass\n@dataclass\nclass D:\n    x: int"
-    assert "more than plain methods" in refused(data, "#| export\nclass D(D):\n    y = 2")
-    assert "def double" in text_of(
-        data, "#| export\nclass D(D):\n    def double(self):\n        return 2 * self.x"
-    )
+    more = "#| export\nclass D(D):\n    def double(self):\n        return 2 * self.x"
+    assert "def double" in text_of(data, more)
+    assert "other decorators" in refused(data, more.replace("class", "@final\nclass"))
 
 
 @pytest.mark.parametrize(
     "directive",
-    ["#| exports", "#| Export", "# | export", "#|  export # note", "# export", "#| eval: false", "#| doc a", "#| doc: x"]
+    ["#| exports", "#| Export", "# | export", "#|  export # note", "#| eval: false", "#| doc a", "#| doc: x", "## | export"]
     + ["#| export data.py", "#| export nanogpt.data", "#| export text.", "#| export text..data", "#| export text.Data"]
-    + ["#| export text.class", "#| export nanogpt.data", "#| export text/data", "#| export Data", "#| export __init__", "#| export __main__"]
-    + ["#| export 2d", "#| export class", "#| export con", "#| export a b", "## | export", "#| default_exp"],
+    + ["#| export text/data", "#| export __init__", "#| export 2d", "#| export a b", "#| default_exp"],
 )  # fmt: skip
 def test_what_looks_like_a_directive_and_is_none_is_refused(directive):
     assert "x.ipynb, `X = 1`: `#" in refused(f"{directive}\nX = 1")
-
-
-@pytest.mark.parametrize(
-    "name, hint",
-    [("data.py", "data"), ("nanogpt.data", "data"), ("nanogpt/data.py", "data"), ("nanogpt.labs.bert", "labs.bert"), ("Labs.Bert", "labs.bert")],
-)  # fmt: skip
-def test_a_wrong_name_of_a_module_gets_the_right_one_as_a_hint(name, hint):
-    assert refused(f"#| export {name}\nX = 1").endswith(f"dots between, such as {hint}")
 
 
 def test_a_module_in_a_folder_is_imported_and_told_by_its_path():
@@ -113,13 +87,10 @@ def test_a_module_in_a_folder_is_imported_and_told_by_its_path():
 def test_a_directive_stands_at_the_head_of_its_cell():
     for late in ("X = 1\n#| export\nY = 2", "%%time\n#| export\nY = 2", "def f():\n    #| export\n    pass"):
         assert "`#| export` stands inside the cell" in refused(late)
-    assert "two `#| export` lines" in refused("#| export\n#| export b\nX = 1")
-    kept = text_of('#| export\n# a comment\nS = """\n#| export\n# | export\n"""\n')
-    assert kept.count("export\n") == 2 and "# a comment" in kept, "a string is not read for directives"
 
 
 def test_a_note_that_only_begins_with_a_bar_is_a_comment():
-    assert "#|---|" in text_of("#| export\nX = 1\n#|---|", "#|---|---|\n# exports the weights\nY = 2")
+    assert "#|---|" in text_of("#| export\nX = 1\n#|---|", "#|---|---|\n# export\nY = 2")
 
 
 @pytest.mark.parametrize("newline", ["\r\n", "\r"])
@@ -136,48 +107,30 @@ def test_a_line_separator_in_a_string_is_no_line():
     )
 
 
-def test_imports_and_definitions_do_not_take_each_others_names():
-    sqrt = "#| export\ndef sqrt(x):\n    return 'mine'"
-    assert "imports sqrt, which x.ipynb, sqrt defines" in refused(
-        sqrt, "#| export\nfrom math import sqrt\nX = sqrt(4)"
-    )
+def test_a_name_is_imported_from_one_place():
     assert "sqrt is cmath.sqrt here and math.sqrt in x.ipynb, " in refused(
         "#| export\nfrom math import sqrt\nX = sqrt(4)", "#| export\nfrom cmath import sqrt\nY = sqrt(4)"
     )
-    assert "import *" in refused("#| export\nfrom math import *\nX = sqrt(4)")
     same = text_of("#| export\nimport os, os.path\nX = os", "#| export\nimport os\nY = os.path")
     assert same.count("import os\n") == 1
-
-
-def test_an_import_has_a_line_of_its_own():
-    assert "line 2: an import shares its line" in refused("#| export\nimport os; X = os")
-    assert "line 3: an import shares its line" in refused('#| export\nX = """\n"""; import os')
+    assert "`import os; X = os` holds two statements" in refused("#| export\nimport os; X = os")
 
 
 @pytest.mark.parametrize(
-    "statement, message",
-    [
-        ("GPT.forward = f", "changes GPT and cannot be exported"),
-        ('TABLE["x"] = 1', "changes TABLE and cannot"),
-        ('os.environ["X"] = "1"', "changes os.environ"),
-        ("for i in range(3):\n    print(i)", "`for i in range(3):` would run whenever"),
-        ("print(1)", "`print(1)` would run"),
-        ("try:\n    import os\nexcept ImportError:\n    os = None", "would run"),
-        ("X += [1]", "would run"),
-        ("'a text'", "would run"),
-    ],
-)
-def test_only_definitions_imports_and_assignments_are_exported(statement, message):
+    "statement",
+    ["GPT.forward = f", 'TABLE["x"] = 1', "for i in range(3):\n    print(i)", "print(1)", "X += [1]", "'a text'"]
+    + ["try:\n    import os\nexcept ImportError:\n    os = None", "from math import *"],
+)  # fmt: skip
+def test_only_definitions_imports_and_assignments_are_exported(statement):
     said = refused(f"#| export\nX = 1\n{statement}")
-    assert message in said and ", line 3: " in said
+    assert f"line 3: `{statement.splitlines()[0]}".replace('"', "'") in said and "cannot be exported" in said
 
 
-def test_overloads_and_setters_share_a_name():
+def test_a_property_and_its_setter_share_a_name():
     text = text_of(
-        "#| export\nfrom typing import overload\n@overload\ndef f(x: int) -> int: ...\n@overload\ndef f(x: str) -> str: ...\n"
-        "def f(x):\n    return x\n\n\nclass A:\n    @property\n    def y(self):\n        return 1\n\n    @y.setter\n    def y(self, v):\n        pass"
+        "#| export\nclass A:\n    @property\n    def y(self):\n        return 1\n\n    @y.setter\n    def y(self, v):\n        pass"
     )
-    assert text.count("def f(") == 3 and text.count("def y(") == 2
+    assert text.count("def y(") == 2
     assert "defined already" in refused("#| export\ndef f(): pass\ndef f(): pass")
 
 
@@ -188,16 +141,10 @@ def test_no_text_is_a_traceback(source):
     assert "x.ipynb, " in refused(f"#| export\n{source}")
 
 
-def test_a_syntax_error_is_told_with_its_line_in_the_cell():
-    assert "x.ipynb, f: '(' was never closed in line 4: def f(" in refused("#| export\n\n# a comment\ndef f(")
-
-
 def test_a_module_says_what_it_is_once():
     assert export(notebook("#| default_exp a"), "x.ipynb") == {}
     with pytest.raises(CourseError, match=r"nothing says what nanogpt/a\.py is"):
         export(notebook("#| default_exp a\n#| export\nX = 1"), "x.ipynb")
-    assert "a second `#| doc a`" in refused("#| doc a: Again.", "#| export\nX = 1")
-    assert "no cell is exported to b" in refused("#| doc b: Nothing.", "#| export\nX = 1")
     odd = '#| doc b: Paths \\x, \\N, a ""\ud800"" and """three""" quotes".'
     said = export(notebook(odd, "#| export b\nX = 1"), "x.ipynb")["b"]
     assert compile(said, "b", "exec") and "\\\\x" in said
@@ -205,16 +152,6 @@ def test_a_module_says_what_it_is_once():
         export(notebook("#| default_exp a", "#| default_exp b"), "x.ipynb")
     with pytest.raises(CourseError, match="no module is named"):
         export(notebook("#| export\nX = 1"), "x.ipynb")
-
-
-def test_a_name_that_the_module_lacks_is_told_with_its_cell():
-    assert "x.ipynb, `LIMIT = unknown`: undefined name `unknown`" in refused(
-        BOX, "#| export\nLIMIT = unknown"
-    )
-
-
-def test_an_empty_notebook_exports_nothing():
-    assert export(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("")]), "x.ipynb") == {}
 
 
 def test_modules_of_one_chapter_import_from_each_other():

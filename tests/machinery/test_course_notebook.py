@@ -5,13 +5,11 @@ import re
 import subprocess
 import sys
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from nbval.plugin import get_sanitize_patterns
 
 from course import predictions as kept
-from course.figures.setup import course_map
 from course.notebook import answer, as_left_by, elsewhere, predict, predictions
 from course.parts import run_parts_again
 from course.paths import ROOT
@@ -46,7 +44,7 @@ def test_a_module_is_what_a_chapter_left_though_later_ones_have_changed_it():
 @pytest.mark.parametrize("ids", [True, False], ids=["cells have ids", "cells have none, as on Colab"])
 def test_a_class_cell_that_is_edited_and_run_alone_works(monkeypatch, ids):
     """Chapters 01 and 03: whoever changed the first cell of a class lost the methods of its other cells."""
-    monkeypatch.setattr("course.parts.SEEN", [])
+    monkeypatch.setattr("course.parts.SEEN", {})
     cells = {
         "first": "class Stream:\n    def rows(self):\n        return 1",
         "second": "class Stream(Stream):\n    def batch(self):\n        return self.rows() + 1",
@@ -65,18 +63,6 @@ def test_a_class_cell_that_is_edited_and_run_alone_works(monkeypatch, ids):
     assert run("second", cells["second"].replace("+ 1", "+ 2")) == ["Documents"]
     assert namespace["Documents"]().both() == (12, 10)
     assert run("another", cells["another"]) == [] and run_parts_again("%magic", None, namespace) == []
-
-
-def test_nothing_of_the_map_is_cut_off():
-    """The first picture of the course: its right-hand boxes once lacked their edge."""
-    fig = course_map()
-    ax = fig.axes[0]
-    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
-    for box in ax.patches:
-        if hasattr(box, "get_width"):
-            assert left < box.get_x() and box.get_x() + box.get_width() < right
-            assert low < box.get_y() and box.get_y() + box.get_height() < high
-    plt.close(fig)
 
 
 @pytest.fixture(autouse=True)
@@ -102,15 +88,6 @@ def test_without_a_guess_the_outcome_is_printed_and_nothing_is_written(capsys):
         "07.2  how many parameters      –  124,439,808      –",
     ]
     assert not kept.KEPT.exists()
-
-
-def test_columns_of_the_table_never_touch(capsys):
-    """A long outcome once ran into the guess beside it: "–12 causal masks"."""
-    predict("06.1", "what differs", unit="causal masks in the state")
-    answer("06.1", 12)
-    capsys.readouterr()
-    predictions("06")
-    assert "–  12 causal masks in the state  " in capsys.readouterr().out
 
 
 def test_a_guess_is_answered_at_once_tabled_and_kept(capsys):

@@ -155,20 +155,33 @@ def test_a_package_to_be_written_plans_more_and_has_done_nothing(blanks, tmp_pat
     assert "chapter 05 leaves to you: twice, ring" in house.course("solution", "05")
 
 
-def test_an_update_hands_out_blanks(blanks, tmp_path):
-    house, student = blanks.copied(tmp_path / "house"), tmp_path / "student"
-    house.git("clone", "-q", str(house.path), str(student))
-    student = type(house)(student)
-    student.course("start", "--blank")
-    five = house.path / "notebooks/05_next.ipynb"
-    five.write_text(
-        five.read_text(encoding="utf-8").replace("# 05 · Next", "# 05 · Next one"), encoding="utf-8"
-    )
-    source = house.path / "notebooks/src/05_next.py"
-    source.write_text(
-        source.read_text(encoding="utf-8").replace("# 05 · Next", "# 05 · Next one"), encoding="utf-8"
-    )
+def cloned(house, path):
+    """A student's clone."""
+    house.git("clone", "-q", str(house.path), str(path))
+    return type(house)(path)
+
+
+def change_a_word(house) -> None:
+    """A commit to which students update."""
+    for path in (house.path / "notebooks/05_next.ipynb", house.path / "notebooks/src/05_next.py"):
+        text = path.read_text(encoding="utf-8").replace("# 05 · Next", "# 05 · Next one")
+        path.write_text(text, encoding="utf-8")
     house.git("commit", "-qam", "a word")
+
+
+def write_ring(house) -> str:
+    """A student writes a body; the notebook's text."""
+    five = house.path / "notebooks/05_next.ipynb"
+    blank = 'raise NotImplementedError(\\"your turn: ring\\")'
+    five.write_text(five.read_text(encoding="utf-8").replace(blank, "return 3 * r"), encoding="utf-8")
+    return five.read_text(encoding="utf-8")
+
+
+def test_an_update_hands_out_blanks(blanks, tmp_path):
+    house = blanks.copied(tmp_path / "house")
+    student = cloned(house, tmp_path / "student")
+    student.course("start", "--blank")
+    change_a_word(house)
     said = student.course("update")
     assert "2 files are new or newer" in said and "handed out with blanks: 05" in said
     text = Walk(student).text(student.path / "notebooks/05_next.ipynb")
@@ -181,10 +194,7 @@ def test_with_blanks_restore_brings_the_blank_back_and_shows_no_body(blanks, tmp
     house.course("start", "--blank")
     five = house.path / "notebooks/05_next.ipynb"
     handed_out = five.read_bytes()
-    hers = five.read_text(encoding="utf-8").replace(
-        'raise NotImplementedError(\\"your turn: ring\\")', "return 3 * r"
-    )
-    five.write_text(hers, encoding="utf-8")
+    hers = write_ring(house)
     said = house.course("restore", "05", "--yes")
     assert five.read_bytes() == handed_out and not any(body in said for body in BODIES.values())
     (kept,) = house.path.glob("yours/*/notebooks/05_next.ipynb")
@@ -192,21 +202,13 @@ def test_with_blanks_restore_brings_the_blank_back_and_shows_no_body(blanks, tmp
 
 
 def test_an_update_leaves_what_she_has_written_and_the_package_that_has_grown(blanks, tmp_path):
-    house, student = blanks.copied(tmp_path / "house"), tmp_path / "student"
-    house.git("clone", "-q", str(house.path), str(student))
-    student = type(house)(student)
+    house = blanks.copied(tmp_path / "house")
+    student = cloned(house, tmp_path / "student")
     student.course("start", "--blank", "--at", "05")
     five, tiny = student.path / "notebooks/05_next.ipynb", student.module.read_bytes()
-    hers = five.read_text(encoding="utf-8").replace(
-        'raise NotImplementedError(\\"your turn: ring\\")', "return 3 * r"
-    )
-    five.write_text(hers, encoding="utf-8")
-    for path in (house.path / "notebooks/05_next.ipynb", house.path / "notebooks/src/05_next.py"):
-        path.write_text(
-            path.read_text(encoding="utf-8").replace("# 05 · Next", "# 05 · Next one"), encoding="utf-8"
-        )
+    hers = write_ring(student)
     (house.path / "nanogpt/tiny.py").write_text("NEWER = 1\n")
-    house.git("commit", "-qam", "a word")
+    change_a_word(house)
     said = student.course("update")
     assert "as you wrote them: 05; `course restore 05`" in said
     assert five.read_text(encoding="utf-8") == hers and student.module.read_bytes() == tiny
