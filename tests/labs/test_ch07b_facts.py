@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from course.other_town import retold
+from course.figures.other_town import retold
 from nanogpt.data import DocumentStream
 from nanogpt.labs.corpora.stories import NUMBERS, Count, Story, ensure_corpus, rules, stories, tell
 from nanogpt.labs.evals.accuracy import rule_accuracies

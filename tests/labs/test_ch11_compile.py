@@ -18,7 +18,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from course.machine.kernels import why_no_kernels
+from course.figures.compiler import why_no_kernels
 from nanogpt.labs.roofline.clock import Gain
 from nanogpt.model import GPT, MLP, GPTConfig
 from nanogpt.sampling import generate
@@ -201,7 +201,7 @@ def python(code, **env):
 
 
 def reason_without_kernels(tmp_path, **env):
-    code = "import torch\nfrom course.machine.kernels import why_no_kernels\nprint(why_no_kernels(torch.device('cpu')))"
+    code = "import torch\nfrom course.figures.compiler import why_no_kernels\nprint(why_no_kernels(torch.device('cpu')))"
     result = python(code, TORCHINDUCTOR_CACHE_DIR=str(tmp_path), **env)
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr and result.stdout.count("\n") == 1
