@@ -391,12 +391,12 @@ def call_package(args) -> int:
 
 
 def call_doctor(args) -> int:
+    if args.distributed:
+        from course.machine.talk import doctor_distributed
+
+        return doctor_distributed()
     from course.machine.doctor import doctor
 
-    if args.distributed:
-        from course.machine.talk import two_processes
-
-        return doctor([two_processes])
     return doctor()
 
 
