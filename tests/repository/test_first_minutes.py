@@ -244,7 +244,7 @@ def no_download(monkeypatch, tmp_path):
         raise ConnectionRefusedError("refused")
 
     monkeypatch.setattr("urllib.request.urlopen", refused)
-    download("http://127.0.0.1:9/x", ROOT / "data" / "downloads" / "none" / "x", "0", 1, tries=1, pause=0)
+    download("http://127.0.0.1:9/x", ROOT / "data" / "downloads" / "none" / "x", "0", tries=1, pause=0)
 
 
 def no_hub(monkeypatch, tmp_path):
