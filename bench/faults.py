@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from course.figures.stand_in import without_mask
 from course.files import write_atomically
 from course.paths import BUILT, ROOT
-from course.stand_in import without_mask
 from nanogpt.data import DocumentStream
 from nanogpt.evaluate import evaluate
 from nanogpt.labs.corpora.stories import ensure_corpus

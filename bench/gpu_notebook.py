@@ -80,7 +80,8 @@ def cell_by_cell(nb: dict, keep: Callable[[dict], None]) -> list[str]:
     shown: list[dict] = []
     sys.modules["course.notebook"] = stand_in(shown)
     if not found("matplotlib"):
-        sys.modules["course.figures"] = MagicMock()  # draws nothing; `show` keeps what the picture would say
+        # Draws nothing; `show` keeps what the picture would say. A chapter's instruments, files there too, are as they are.
+        importlib.import_module("course.figures").__getattr__ = lambda name: MagicMock()
     os.chdir(ROOT / "notebooks")
     sys.modules["chapter"] = chapter = ModuleType("chapter")  # where torch.compile looks its names up
     space, failed, cells = vars(chapter), [], without_checkpoint(nb)

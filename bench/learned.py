@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
+from course.figures.other_town import retold
 from course.files import write_atomically
-from course.other_town import retold
 from course.paths import BUILT, ROOT
 from nanogpt.data import DocumentStream
 from nanogpt.labs.corpora.stories import ensure_corpus, rules

@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 import numpy as np
 import torch
 
-from course.llama_changes import CHANGES, changed
+from course.figures.llama_changes import CHANGES, changed
 from course.paths import ROOT
 from nanogpt.data import DocumentStream
 from nanogpt.evaluate import evaluate

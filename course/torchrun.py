@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from course import kills
+from course.figures import kills
 from course.files import read_cells
 from course.notebook import RUN
 from course.package.as_of import Chapter
@@ -87,6 +87,30 @@ def environment_of(folder: Path, processes: int) -> dict[str, str]:
     return environment | {"NANOGPT_DEVICE": ranks_device(processes)}
 
 
+def run(shown: str, words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess:
+    """Run `python WORDS`, after a line that shows the command as one types it. A blank that it meets is raised here."""
+    print(f"$ {shown}")
+    command = [python(), *words]
+    pipes = {"capture_output": True, "text": True, "encoding": "utf-8"}
+    try:
+        done = subprocess.run(command, env=environment, timeout=SECONDS, **pipes)
+    except subprocess.TimeoutExpired:
+        raise CourseError(f"{shown.split()[0]} has not ended within {SECONDS} s") from None
+    if turn := TURN_SAID.search(done.stderr):
+        raise NotImplementedError(turn[0])
+    return done
+
+
+def run_ranks(number: str, processes: int, words: list[str], shown: str) -> subprocess.CompletedProcess:
+    """Run `torchrun --standalone --nproc-per-node N WORDS` on the chapter so far, on GPUs where there are enough."""
+    options = ["--standalone", "--nproc-per-node", str(processes)]
+    return run(
+        f"torchrun {' '.join(options)} {shown}",
+        ["-m", "torch.distributed.run", *options, *words],
+        environment_of(package_so_far(number, RUN), processes),
+    )
+
+
 def told_by(command: str, stderr: str) -> list[str]:
     """The lines of the command and of its watch, sorted. Two ranks may have written at once, into one line."""
     said, names = [], f"(?:{re.escape(command)}|watch): "
@@ -97,29 +121,11 @@ def told_by(command: str, stderr: str) -> list[str]:
 
 
 def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> str:
-    """Run `torchrun --standalone --nproc-per-node N -m nanogpt WORDS` on the chapter so far; print and return its output.
+    """Run `torchrun ... -m nanogpt WORDS` on the chapter so far; print and return its output.
 
-    The ranks are on GPUs where there are enough. fails: the command is meant to fail, and only what the ranks say of it is printed.
+    fails: the command is meant to fail, and only what the ranks say of it is printed.
     """
-    folder = package_so_far(number, RUN)
-    print(f"$ torchrun --standalone --nproc-per-node {processes} -m nanogpt {' '.join(words)}")
-    command = [
-        python(),
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(processes),
-    ]
-    try:
-        done = subprocess.run(
-            [*command, "-m", "nanogpt", *words],
-            env=environment_of(folder, processes), capture_output=True, text=True, encoding="utf-8", timeout=SECONDS,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise CourseError(f"torchrun has not ended within {SECONDS} s") from None
-    if turn := TURN_SAID.search(done.stderr):  # a rank has called a function that is still blank
-        raise NotImplementedError(turn[0])
+    done = run_ranks(number, processes, ["-m", "nanogpt", *words], f"-m nanogpt {' '.join(words)}")
     told = told_by(words[0], done.stderr)
     if fails and not done.returncode:
         raise CourseError(
@@ -133,20 +139,24 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
     return said
 
 
+def torchrun_script(number: str, processes: int, script: str, *words: str) -> str:
+    """Run `torchrun ... SCRIPT WORDS` on the chapter so far; print and return its output."""
+    done = run_ranks(number, processes, [script, *words], " ".join([Path(script).name, *words]))
+    return output_of(done, "torchrun")
+
+
 def so_far(number: str, *words: str) -> str:
     """Run `python -m nanogpt WORDS`, one process, on the chapter so far; print and return its output."""
-    folder = package_so_far(number, RUN)
-    print(f"$ python -m nanogpt {' '.join(words)}")
-    done = subprocess.run(
-        [python(), "-m", "nanogpt", *words],
-        env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, encoding="utf-8", timeout=SECONDS,
-    )  # fmt: skip
-    if turn := TURN_SAID.search(done.stderr):  # it has called a function that is still blank
-        raise NotImplementedError(turn[0])
+    environment = os.environ | {"PYTHONPATH": str(package_so_far(number, RUN))}
+    done = run(f"python -m nanogpt {' '.join(words)}", ["-m", "nanogpt", *words], environment)
+    return output_of(done, words[0])
+
+
+def output_of(done: subprocess.CompletedProcess, command: str) -> str:
+    """What the command printed, printed here too; CourseError with all that it said if it has failed."""
     if done.returncode:
-        raise CourseError(
-            f"{words[0]} ended with exit code {done.returncode}\n{done.stdout[-1000:]}{done.stderr[-2000:]}"
-        )
+        said = f"{done.stdout[-1000:]}{done.stderr[-2000:]}"
+        raise CourseError(f"{command} ended with exit code {done.returncode}\n{said}")
     print(done.stdout, end="")
     return done.stdout
 

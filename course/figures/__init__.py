@@ -1,1 +1,1 @@
-"""Drawing that teaches nothing: axes, legends, layout. One file a chapter, one function a figure."""
+"""What a chapter uses beside its text: its figures, a file a chapter and a function a figure; and its instruments."""

@@ -24,19 +24,16 @@ from course.runner import Parser, outcome
 
 FOLDER = ROOT / "data" / "downloads"
 RAW = "https://raw.githubusercontent.com"
-# name: file, address, SHA-256, and a limit in bytes: more than that is something else
-FILES = {
+FILES = {  # name: file, address, SHA-256
     "tinyshakespeare": (
         "tinyshakespeare.txt",
         f"{RAW}/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
         "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-        1_115_394,
     ),
     "hellaswag": (
         "hellaswag_val.jsonl",
         f"{RAW}/rowanz/hellaswag/master/data/hellaswag_val.jsonl",
         "0aa3b88843990f3f10a97b9575c94d7b71fb2205240ba04ae4884d9e9c992588",
-        16_000_000,
     ),
 }
 FINEWEB, SAMPLE, SAMPLE_TOKENS = "HuggingFaceFW/fineweb-edu", "sample/10BT", 10_000_000_000
@@ -55,103 +52,69 @@ An interrupted download goes on where it stopped. `python -m nanogpt prepare` th
 {OFFLINE}"""
 
 
-def download(url: str, path: Path, sha256: str, limit: int, tries: int = 5, pause: float = 1.0) -> str:
-    """Bring `url`, of at most `limit` bytes, to `path` and return a line that says so.
+def download(url: str, path: Path, sha256: str, tries: int = 5, pause: float = 1.0) -> str:
+    """Bring `url` to `path` and return a line that says so.
 
-    A connection that breaks is made again, up to `tries` times without a byte of progress, after 1, 2, 4 ... pauses
-    (seconds), and goes on where it broke. CourseError, in a sentence or two, if it cannot be done.
+    A connection that breaks is made again after 1, 2, 4 ... pauses (seconds) and goes on where it broke, up to `tries`
+    times. CourseError, in a sentence or two, if it cannot be done.
     """
     if path.exists() and file_sha256(path) == sha256:
         return f"{relative(path)} is here already, {path.stat().st_size:,} bytes, SHA-256 verified"
     part = path.with_name(path.name + ".part")
     path.parent.mkdir(parents=True, exist_ok=True)
-    failures, restarts, longest = 0, 0, size_of(part)
-    while True:
-        before = size_of(part)
+    for i in range(tries):
+        if i:
+            time.sleep(pause * 2 ** (i - 1))
         try:
-            receive(url, part, limit)
-        except TooLongError:
-            part.unlink(missing_ok=True)
-            raise CourseError(
-                f"{url} gave more than the {limit:,} bytes that the file has at most; it was deleted. A proxy answers in "
-                f"its place, or the file has changed there. {OFFLINE}"
-            ) from None
-        except urllib.error.HTTPError as error:
-            problem = f"{error.code} {error.reason}"
-            failures = tries if error.code < 500 and error.code not in (408, 429) else failures + 1
-        # ValueError: a length or an address in the answer that is none
+            receive(url, part)
+            break
         except (OSError, http.client.HTTPException, ValueError) as error:
-            problem = str(getattr(error, "reason", error)) or type(error).__name__
-            # Progress is more than ever before: a server that starts over each time makes none.
-            failures = 1 if size_of(part) > longest else failures + 1
-            longest = max(longest, size_of(part))
-            if isinstance(getattr(error, "reason", None), socket.gaierror) and failures > 1:
-                failures = tries  # no such name, twice: there is no network
             if getattr(error, "errno", None) == errno.ENOSPC:
-                raise CourseError(
-                    f"the disk is full; the same command goes on from {relative(part)}"
-                ) from None
-        else:
-            if (found := file_sha256(part)) == sha256:
-                os.replace(part, path)
-                return f"{relative(path)}: {path.stat().st_size:,} bytes, SHA-256 verified"
-            part.unlink()
-            restarts += 1
-            if before == 0 or restarts > 1:
-                raise CourseError(
-                    f"{url} gave something else: SHA-256 {found[:16]}..., not {sha256[:16]}...; it was deleted. Try once "
-                    f"more; if it stays so, a proxy answers in its place, or the file has changed there. {OFFLINE}"
-                )
-            longest = 0
-            continue  # the old .part was bad, or from another version: once more, from the beginning
-        if failures >= tries:
-            kept = (
-                f"{size_of(part):,} bytes are kept, and the same command goes on from there. "
-                if size_of(part)
-                else ""
-            )
-            raise CourseError(f"{url} cannot be downloaded: {problem}. {kept}{OFFLINE}")
-        time.sleep(pause * 2 ** (failures - 1))
+                raise  # which is said as it is; .part stays
+            problem = str(getattr(error, "reason", error)) or type(error).__name__
+            code = getattr(error, "code", 500)
+            if code < 500 and code not in (408, 429):  # it is not there, however often one asks
+                raise unavailable(url, f"{code} {problem}", part) from None
+            if isinstance(getattr(error, "reason", None), socket.gaierror):
+                raise unavailable(url, f"{problem} (is there a network?)", part) from None
+    else:
+        raise unavailable(url, problem, part)
+    if (found := file_sha256(part)) != sha256:
+        part.unlink()
+        raise CourseError(
+            f"{url} gave something else: SHA-256 {found[:16]}..., not {sha256[:16]}...; it was deleted. Try once more; if it "
+            f"stays so, a proxy answers in its place, or the file has changed there. {OFFLINE}"
+        )
+    os.replace(part, path)
+    return f"{relative(path)}: {path.stat().st_size:,} bytes, SHA-256 verified"
 
 
-class TooLongError(Exception):
-    """More came than the file can have."""
+def unavailable(url: str, problem: str, part: Path) -> CourseError:
+    kept = ""
+    if size_of(part):
+        kept = f"{size_of(part):,} bytes are kept, and the same command goes on from there. "
+    return CourseError(f"{url} cannot be downloaded: {problem}. {kept}{OFFLINE}")
 
 
-def receive(url: str, part: Path, limit: int) -> None:
-    """Append to `part` what it lacks of `url`, over one connection. An OSError or ValueError if the connection breaks."""
+def receive(url: str, part: Path) -> None:
+    """Append to `part` what it lacks of `url`, over one connection; ConnectionError if that breaks before the end."""
     start = size_of(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
         answer = urllib.request.urlopen(request, timeout=30)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and start:  # nothing lies beyond: the .part is whole, or longer than the file
+        if error.code == 416 and start:  # nothing lies beyond: the hash says whether .part is the file
             return
         raise
     with answer:
         if answer.status != 206:  # the server gives the whole file only
             start = 0
-        elif not (answer.headers.get("Content-Range") or f"bytes {start}-").startswith(f"bytes {start}-"):
-            part.unlink()  # another piece than was asked for: from the beginning
-            raise ConnectionError("the server goes on at another place than it was asked to")
-        length = answer.headers.get("Content-Length", "0")
-        if not length.isascii() or not length.isdigit():
-            raise ValueError(f"the server gives its length as {length[:20]!r}")
-        total = start + int(length)
-        if total > limit:
-            raise TooLongError
-        need_room(part.parent, total - start)
-        with (
-            open(part, "ab" if start else "wb") as file,
-            tqdm(
-                total=total or None, initial=start, unit="B", unit_scale=True, desc=part.stem, disable=None
-            ) as bar,
-        ):
+        total = start + int(answer.headers.get("Content-Length", "0"))
+        bar = tqdm(total=total, initial=start, unit="B", unit_scale=True, desc=part.stem, disable=None)
+        with open(part, "ab" if start else "wb") as file, bar:
             while data := answer.read(1 << 16):
                 file.write(data)
                 bar.update(len(data))
-                if file.tell() > limit:
-                    raise TooLongError
     if size_of(part) < total:
         raise ConnectionError(f"the connection broke after {size_of(part):,} of {total:,} bytes")
 
@@ -165,14 +128,6 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def need_room(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        raise CourseError(
-            f"{relative(folder)} has {free / 1e9:.1f} GB free and {size / 1e9:.1f} GB are to come; make room"
-        )
-
-
 def fineweb_edu(tokens: float, folder: Path) -> str:
     """As many files of FineWeb-Edu's 10-billion-token sample as hold `tokens`, through huggingface_hub.
 
@@ -183,25 +138,24 @@ def fineweb_edu(tokens: float, folder: Path) -> str:
     from huggingface_hub import HfApi, constants, hf_hub_download
 
     try:
-        with contextlib.suppress(
-            urllib.error.HTTPError
-        ):  # any answer will do; huggingface_hub would try for long
+        with contextlib.suppress(urllib.error.HTTPError):  # any answer will do; the hub would try for long
             urllib.request.urlopen(constants.ENDPOINT, timeout=10).close()
-        listing = [
-            f
-            for f in HfApi().list_repo_tree(FINEWEB, SAMPLE, repo_type="dataset")
-            if f.path.endswith(".parquet")
-        ]
-        files, total = [], sum(file.size for file in listing)
-        for file in sorted(listing, key=lambda file: file.path):
-            if sum(f.size for f in files) / total * SAMPLE_TOKENS < tokens:
+        listing = HfApi().list_repo_tree(FINEWEB, SAMPLE, repo_type="dataset")
+        listing = sorted((f for f in listing if f.path.endswith(".parquet")), key=lambda file: file.path)
+        total, held, files = sum(file.size for file in listing), 0.0, []
+        for file in listing:
+            if held < tokens:
                 files.append(file)
+                held += file.size / total * SAMPLE_TOKENS
         folder.mkdir(parents=True, exist_ok=True)
-        need_room(folder, sum(f.size for f in files if size_of(folder / f.path) != f.size))
+        size, free = sum(f.size - size_of(folder / f.path) for f in files), shutil.disk_usage(folder).free
+        if size > free:
+            room = f"{free / 1e9:.1f} GB free and {size / 1e9:.1f} GB are to come; make room"
+            raise CourseError(f"{relative(folder)} has {room}")
         for i, file in enumerate(files, 1):
             print(f"file {i} of {len(files)}: {file.path}, {file.size / 1e9:.2f} GB", flush=True)
             path = Path(hf_hub_download(FINEWEB, file.path, repo_type="dataset", local_dir=folder))
-            if not is_listed(path, file):
+            if file_sha256(path) != file.lfs.sha256:
                 path.unlink()
                 raise CourseError(
                     f"{relative(path)} was damaged on the way and deleted; give the command again"
@@ -213,19 +167,10 @@ def fineweb_edu(tokens: float, folder: Path) -> str:
         raise CourseError(
             f"{FINEWEB} cannot be downloaded: {problem}. What has come is kept; the same command goes on from there. {OFFLINE}"
         ) from None
-    held = sum(file.size for file in files) / total * SAMPLE_TOKENS
     return (
         f"{relative(folder)}: {len(files)} files with about {held / 1e6:,.0f}M tokens, hashes verified; next:\n"
         f"python -m nanogpt prepare {relative(folder)} --out data/built/fineweb-edu"
     )
-
-
-def is_listed(path: Path, file) -> bool:
-    """Whether a file is what the repository lists: by its SHA-256, or as git names what it keeps itself."""
-    if file.lfs:
-        return file_sha256(path) == file.lfs.sha256
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == file.blob_id
 
 
 def count(text: str) -> float:
@@ -248,8 +193,8 @@ def run(argv: list[str]) -> int:
         if args.name == "fineweb-edu":
             print(fineweb_edu(args.tokens, args.folder / args.name))
         else:
-            file, url, sha256, limit = FILES[args.name]
-            print(download(url, args.folder / file, sha256, limit))
+            file, url, sha256 = FILES[args.name]
+            print(download(url, args.folder / file, sha256))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the same command goes on from here") from None
     return 0

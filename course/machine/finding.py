@@ -16,3 +16,8 @@ class Finding:
     def line(self, terminal: bool) -> str:
         mark = f"{CODES[self.colour]}●\x1b[0m" if terminal else f"{self.colour:6}"
         return f"{mark} {self.topic:12} {self.text}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def green_if(fine: bool, topic: str, text: str, remedy: str, otherwise: str = YELLOW) -> Finding:
+    """Green, or the other colour with what to do about it."""
+    return Finding(GREEN, topic, text) if fine else Finding(otherwise, topic, text, remedy)

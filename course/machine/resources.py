@@ -1,50 +1,52 @@
 """What the machine has: memory, cores, disk, the device, and whether its arithmetic is right."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from course.machine.finding import GREEN, RED, YELLOW, Finding
-from course.machine.places import cpu_limit, memory_limit
+from course.machine.finding import GREEN, RED, YELLOW, Finding, green_if
 from course.machine.setup_env import nvidia_gpu
 from course.notebooks.trust import TOLERANCE, disagreement
 from course.paths import ROOT
 
+GROUP = Path("/sys/fs/cgroup")  # a container's own control group (Linux, version 2)
+# NVIDIA, CUDA Compatibility, "Minor Version Compatibility", table 1: the first driver, by CUDA's major version.
+OLDEST_DRIVER = {"13": 580, "12": 525, "11": 450}
+
 
 def resources() -> Iterator[Finding]:
     import psutil
-
-    total, limit = psutil.virtual_memory().total, memory_limit()
-    memory = min(total, limit) / 2**30
-    part = f" of the machine's {total / 2**30:.0f}" if limit < total else ""
-    remedy = "give the container more of it" if part else "close other programs"
-    yield Finding(
-        GREEN if memory >= 4 else YELLOW,
-        "memory",
-        f"{memory:.3g} GiB{part}, {os.cpu_count()} cores",
-        "" if memory >= 4 else remedy,
-    )
-    yield from cores(cpu_limit())
-    free = shutil.disk_usage(ROOT).free / 2**30
-    yield Finding(
-        GREEN if free >= 3 else RED if free < 0.5 else YELLOW,
-        "disk",
-        f"{free:.0f} GiB free",
-        "" if free >= 3 else "free at least 3 GiB",
-    )
-
-
-def cores(share: float) -> Iterator[Finding]:
-    """PyTorch starts a thread for each core that it sees, however small this container's share (inf: all) of them is."""
     import torch
 
+    total, (limit, share) = psutil.virtual_memory().total, container_limits()
+    memory, cores = min(total, limit) / 2**30, os.cpu_count()
+    part, remedy = "", "close other programs"
+    if limit < total:
+        part, remedy = f" of the machine's {total / 2**30:.0f}", "give the container more of it"
+    yield green_if(memory >= 4, "memory", f"{memory:.3g} GiB{part}, {cores} cores", remedy)
+    # PyTorch starts a thread for each core that it sees, however small this container's share of them is.
     threads, enough = torch.get_num_threads(), max(1, round(min(share, 1e6)))
     if threads > enough:
-        text = f"{share:.3g} of the machine's {os.cpu_count()} are this container's, and PyTorch starts {threads} threads"
+        text = (
+            f"{share:.3g} of the machine's {cores} are this container's, and PyTorch starts {threads} threads"
+        )
         yield Finding(YELLOW, "cores", text, f"set OMP_NUM_THREADS={enough}")
+    free = shutil.disk_usage(ROOT).free / 2**30
+    colour = RED if free < 0.5 else YELLOW
+    yield green_if(free >= 3, "disk", f"{free:.0f} GiB free", "free at least 3 GiB", colour)
+
+
+def container_limits(group: Path = GROUP) -> tuple[float, float]:
+    """Bytes of memory and cores' worth of time that this container may use; inf where there is no limit."""
+    said = [group / name for name in ("memory.max", "cpu.max")]
+    memory, cpu = (path.read_text(encoding="utf-8") if path.exists() else "" for path in said)
+    quota = re.fullmatch(r"(\d+) (\d+)\s*", cpu)
+    bytes_allowed = float(memory) if memory.strip().isdigit() else float("inf")
+    return bytes_allowed, int(quota[1]) / int(quota[2]) if quota else float("inf")
 
 
 def other_work(seconds: float = 0.5) -> Iterator[Finding]:
@@ -52,20 +54,11 @@ def other_work(seconds: float = 0.5) -> Iterator[Finding]:
     import psutil
 
     cores, share = psutil.cpu_count() or 1, psutil.cpu_percent(interval=seconds) / 100
-    if share * cores >= max(0.5, 0.3 * cores):
-        text = f"other programs use {share * cores:.1f} of {cores} cores now"
-        yield Finding(
-            YELLOW, "busy", text, "chapters take longer beside them; close them before you time anything"
-        )
-    else:
+    if share * cores < max(0.5, 0.3 * cores):
         yield Finding(GREEN, "busy", "no: other programs leave the processor free")
-
-
-def shared_memory(gpus: int, folder: Path = Path("/dev/shm")) -> Iterator[Finding]:
-    """NCCL's processes talk through it; gloo's, on CPUs, through sockets."""
-    if gpus > 1 and folder.is_dir() and (size := shutil.disk_usage(folder).total) < 2**30:
-        text = f"{folder} holds {size / 2**20:.0f} MiB, and NCCL wants more for {gpus} GPUs"
-        yield Finding(YELLOW, "shared", text, "start the container with --shm-size=1g")
+        return
+    text = f"other programs use {share * cores:.1f} of {cores} cores now"
+    yield Finding(YELLOW, "busy", text, "chapters take longer; close them before you time anything")
 
 
 def device() -> Iterator[Finding]:
@@ -82,26 +75,28 @@ def device() -> Iterator[Finding]:
         variable = "NANOGPT_SCALE" if "NANOGPT_SCALE" in str(error) else "NANOGPT_DEVICE"
         yield Finding(RED, "device", str(error), f"unset {variable}")
         return
-    yield from unused_gpu(nvidia_gpu(), torch.version.cuda, torch.cuda.is_available(), sys.platform)
+    yield from unused_gpu(nvidia_gpu(), torch.version.cuda, torch.cuda.is_available())
     yield from shared_memory(torch.cuda.device_count())
     if chosen.type != "cuda":
-        yield Finding(
-            GREEN,
-            "device",
-            f"{chosen}{scale}" + ("" if chosen.type == "mps" else "; no GPU is needed"),
-        )
+        text = f"{chosen}{scale}" + ("" if chosen.type == "mps" else "; no GPU is needed")
+        yield Finding(GREEN, "device", text)
         return
-    name = torch.cuda.get_device_name(chosen)
-    capability = ".".join(map(str, torch.cuda.get_device_capability(chosen)))
-    memory = torch.cuda.get_device_properties(chosen).total_memory / 2**30
-    yield Finding(GREEN, "device", f"{name}, {memory:.0f} GiB, compute capability {capability}{scale}")
+    card = torch.cuda.get_device_properties(chosen)
+    capability = f"compute capability {card.major}.{card.minor}"
+    yield Finding(GREEN, "device", f"{card.name}, {card.total_memory / 2**30:.0f} GiB, {capability}{scale}")
     yield Finding(GREEN, "GPU driver", f"{driver()}, PyTorch built for CUDA {torch.version.cuda}")
     from nanogpt.labs.roofline.sheets import peak_of
 
-    if peak_of(name) is None:
-        yield Finding(
-            YELLOW, "peak", "not in chapter 09's table", "MFU is given against the measured peak only"
-        )
+    if peak_of(card.name) is None:
+        text, remedy = "not in chapter 09's table", "MFU is given against the measured peak only"
+        yield Finding(YELLOW, "peak", text, remedy)
+
+
+def shared_memory(gpus: int, folder: Path = Path("/dev/shm")) -> Iterator[Finding]:
+    """NCCL's processes talk through it; gloo's, on CPUs, through sockets."""
+    if gpus > 1 and folder.is_dir() and (size := shutil.disk_usage(folder).total) < 2**30:
+        text = f"{folder} holds {size / 2**20:.0f} MiB, and NCCL wants more for {gpus} GPUs"
+        yield Finding(YELLOW, "shared", text, "start the container with --shm-size=1g")
 
 
 def device_if_there():
@@ -114,37 +109,31 @@ def device_if_there():
         return None
 
 
-def unused_gpu(there: bool, cuda: str | None, available: bool, system: str) -> Iterator[Finding]:
+def unused_gpu(there: bool, cuda: str | None, available: bool) -> Iterator[Finding]:
     """there: NVIDIA's driver; cuda: the version that PyTorch is built for, if any; available: PyTorch can use the GPU."""
     if not there or available:
         return
     if cuda is None:
         remedy = "pip install --force-reinstall -c constraints.txt torch"
-        if system == "win32":  # where the package index has the CPU build alone
+        if sys.platform == "win32":  # where the package index has the CPU build alone
             remedy = "take the command for CUDA from pytorch.org, Get started"
         yield Finding(YELLOW, "GPU", "an NVIDIA GPU is here, and this PyTorch is the CPU build", remedy)
         return
     hidden, found, needed = os.environ.get("CUDA_VISIBLE_DEVICES"), driver(), oldest_driver(cuda)
-    major = int(found.split(".")[0]) if found[0].isdigit() else None
-    text = f"an NVIDIA driver ({found}) is here, and PyTorch, built for CUDA {cuda}, cannot use the GPU: "
-    if hidden is not None and hidden.strip() in ("", "-1"):
-        text, remedy = f"{text}CUDA_VISIBLE_DEVICES={hidden!r} hides it", "unset CUDA_VISIBLE_DEVICES"
-    elif needed and major and major < needed:
-        text += f"CUDA {cuda.split('.')[0]} needs driver {needed} or newer"
+    why = "torch.cuda.is_available() is False"
+    remedy = (
+        "run nvidia-smi, which must list the GPU (a container needs --gpus all, a new driver a restart); "
+        "then python -c 'import torch; torch.zeros(1).cuda()' names the cause"
+    )
+    if hidden in ("", "-1"):
+        why, remedy = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it", "unset CUDA_VISIBLE_DEVICES"
+    elif needed and found[0].isdigit() and (major := int(found.split(".")[0])) < needed:
+        why = f"CUDA {cuda.split('.')[0]} needs driver {needed} or newer"
         remedy = f"install driver {needed} or newer"
         if major >= OLDEST_DRIVER["12"]:
             remedy += f", or a PyTorch that runs with this one: {for_older_driver()}"
-    else:
-        text += "torch.cuda.is_available() is False"
-        remedy = (
-            "run nvidia-smi, which must list the GPU (a container needs --gpus all, a new driver a restart); "
-            "then python -c 'import torch; torch.zeros(1).cuda()' names the cause"
-        )
-    yield Finding(YELLOW, "GPU", text, remedy)
-
-
-# NVIDIA, CUDA Compatibility, "Minor Version Compatibility", table 1: by CUDA's major version.
-OLDEST_DRIVER = {"13": 580, "12": 525, "11": 450}
+    text = f"an NVIDIA driver ({found}) is here, and PyTorch, built for CUDA {cuda}, cannot use the GPU"
+    yield Finding(YELLOW, "GPU", f"{text}: {why}", remedy)
 
 
 def oldest_driver(cuda: str) -> int | None:
@@ -171,32 +160,24 @@ def driver() -> str:
 
 def speed_features() -> Iterator[Finding]:
     """TF32, bf16 and torch.compile: what chapters 10 and 11 will find, by the words of chapters 10 and 14."""
+    from nanogpt.labs.ladder.rungs import why_not_compiled
     from nanogpt.labs.roofline.clock import best_precision
     from nanogpt.precision import why_not
 
     if (chosen := device_if_there()) is None:
         return
     # Nobody can change what a processor is made for: these two lines inform, and are never yellow.
-    tf32 = why_not("tf32", chosen)
     without = "not on this device; chapter 10 shows recorded runs"
-    yield Finding(GREEN, "TF32", without if tf32 else "yes")
-    best = best_precision(chosen)
+    yield Finding(GREEN, "TF32", without if why_not("tf32", chosen) else "yes")
     words = {
         "bf16": "faster than float32 here",
         "fp16": "not here; chapter 10 takes fp16 with loss scaling instead",
+        "float32": "correct, and no faster than float32 here: float32 is the choice",
     }
-    yield Finding(
-        GREEN, "bf16", words.get(best, "correct, and no faster than float32 here: float32 is the choice")
-    )
-    from nanogpt.labs.ladder.rungs import why_not_compiled
-
+    yield Finding(GREEN, "bf16", words[best_precision(chosen)])
     reason = why_not_compiled(chosen)
-    yield Finding(
-        YELLOW if reason else GREEN,
-        "compile",
-        f"torch.compile: {reason}" if reason else "torch.compile finds its compiler",
-        "chapter 11 runs without" if reason else "",
-    )
+    said = f"torch.compile: {reason}" if reason else "torch.compile finds its compiler"
+    yield green_if(not reason, "compile", said, "chapter 11 runs without")
 
 
 def arithmetic() -> Iterator[Finding]:
@@ -205,11 +186,8 @@ def arithmetic() -> Iterator[Finding]:
     if chosen.type == "cpu":
         yield Finding(GREEN, "arithmetic", "the CPU's, with which other devices are compared")
         return
-    error = disagreement(chosen)
-    if error < TOLERANCE:
-        yield Finding(
-            GREEN, "arithmetic", f"a training step on {chosen} agrees with the CPU's (to {error:.0e})"
-        )
-    else:
-        text = f"a training step on {chosen} differs from the CPU's by {error:.0e}, so the course stays on the CPU"
-        yield Finding(YELLOW, "arithmetic", text, "elsewhere set NANOGPT_DEVICE=cpu yourself")
+    error, remedy = disagreement(chosen), "elsewhere set NANOGPT_DEVICE=cpu yourself"
+    text = f"a training step on {chosen} differs from the CPU's by {error:.0e}"
+    if not error < TOLERANCE:  # also nan
+        text += ", so the course stays on the CPU"
+    yield green_if(error < TOLERANCE, "arithmetic", text, remedy)

@@ -2,8 +2,8 @@
 
 import torch
 
-from course.crash import Disk
 from course.exercises.checks import Check, CheckOfCheck, Wrong
+from course.figures.crash import Disk
 
 
 def number(draw, low: int, high: int) -> int:
@@ -61,7 +61,7 @@ def no_numbers(draw):
 
 
 def asked_of_disk(s, name, old, text):
-    from course.crash import Disk
+    from course.figures.crash import Disk
 
     disk = Disk(**{name: old} if old else {})
     s.save(disk, name, text)

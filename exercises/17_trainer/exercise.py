@@ -18,7 +18,7 @@ import math
 import torch
 from torch import nn
 
-from course.crash import Disk
+from course.figures.crash import Disk
 from course.variants import variant
 from nanogpt.shards import permutation
 

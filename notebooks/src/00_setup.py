@@ -51,7 +51,7 @@ from pathlib import Path
 
 import torch
 
-from course.preview import borrow_finished_package, shares_of_words, wrapped
+from course.figures.preview import borrow_finished_package, shares_of_words, wrapped
 
 borrow_finished_package()
 from nanogpt import GPT, BPETokenizer, GPTConfig

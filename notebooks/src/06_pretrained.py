@@ -29,8 +29,8 @@ import numpy as np
 from safetensors.torch import load_file
 
 from course.figures import pretrained as figures
+from course.figures.numpy_gpt2 import apart, oracle, six_mistakes, write_checkpoint
 from course.notebook import answer, checkpoint, predict, predictions, show
-from course.numpy_gpt2 import apart, oracle, six_mistakes, write_checkpoint
 from nanogpt.model import num_params
 
 # %%
@@ -180,7 +180,7 @@ print("the round trip returns the file exactly:", all(same))
 # %% [markdown]
 r"""
 Such a round trip proves little: it shows only that reading and writing agree with each other. We need a second forward pass,
-written independently. `oracle` is GPT-2 in NumPy, about forty lines in `course/numpy_gpt2.py`. It works on the arrays of the file as they are and uses
+written independently. `oracle` is GPT-2 in NumPy, about forty lines in `course/figures/numpy_gpt2.py`. It works on the arrays of the file as they are and uses
 every matrix as `x @ W`. It computes in float64, and it shares no line with your model. Where the `transformers` library is installed, this chapter's
 tests compare with it as well.
 

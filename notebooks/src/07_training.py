@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from course.figures import training as figures
+from course.figures.stand_in import without_mask
 from course.notebook import answer, checkpoint, predict, predictions, show
-from course.stand_in import without_mask
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device
 from nanogpt.labs.evals.floor import floor_per_token, readings

@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from course.figures import training as figures
+from course.figures.stand_in import small_model
 from course.notebook import answer, checkpoint, predict, predictions, show
-from course.stand_in import small_model
 from nanogpt.device import pick_device
 from nanogpt.labs.corpora.stories import ensure_corpus, entries, rules, stories
 from nanogpt.labs.evals.accuracy import rule_accuracies
@@ -618,7 +618,7 @@ r"""
 
 To explore:
 
-1. *Two girls.* Change the grammar so that both children may be girls (`course.other_town.retold` replaces lines for the length of a block; use *her* for both), and train again. Now the pronoun says nothing. Does the model learn to look for the name? How many steps does it take?
+1. *Two girls.* Change the grammar so that both children may be girls (`course.figures.other_town.retold` replaces lines for the length of a block; use *her* for both), and train again. Now the pronoun says nothing. Does the model learn to look for the name? How many steps does it take?
 2. Exchange the two *names* in the opening instead of the numbers, or put the boy's sentence first. Predict what the model says from what you know now; then measure it.
 3. Leave `scale_init` out in chapter 07, train again and load that model here. Which facts pay for it?
 4. Instead of zero, give a head's inputs to `c_proj` their mean over many texts (*mean ablation*). Which rows of the table of heads change?

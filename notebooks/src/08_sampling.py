@@ -18,8 +18,8 @@ and the tokens stay the same.
 import re
 
 from course.figures import sampling as figures
+from course.figures.stand_in import fastest, trained_model
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
-from course.stand_in import fastest, trained_model
 from nanogpt.labs.evals.floor import readings
 from nanogpt.labs.corpora.stories import NUMBERS, ensure_corpus, stories
 

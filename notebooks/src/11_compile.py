@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course.figures import compile as figures
-from course.machine.kernels import why_no_kernels
+from course.figures.compiler import why_no_kernels
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import pick_device, pick_scale, seed_everything
 from nanogpt.labs.roofline.memory import saved_bytes

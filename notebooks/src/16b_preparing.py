@@ -21,7 +21,7 @@ import time
 import warnings
 from itertools import pairwise
 
-from course import kills
+from course.figures import kills
 from course.figures import preparing as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.labs.corpora.stories import stories

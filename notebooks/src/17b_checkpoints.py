@@ -26,8 +26,8 @@ from functools import partial
 
 import numpy as np
 
-from course import kills
 from course.figures import checkpoints as figures
+from course.figures import kills
 from course.notebook import answer, as_left_by, checkpoint, grown, predict, predictions, show
 from nanogpt.data import DocumentStream
 from nanogpt.metrics import read_metrics
@@ -236,7 +236,7 @@ mistakes raises an error. The table lists everything that a long run must save:
 ## A kill in the middle of a file
 
 The second case is a kill. `kill -9` may come at any moment, and also while `torch.save` writes. The command ends a process at once, and the process cannot finish anything. We let a child process
-save the same state, rest for five milliseconds, and save again. We kill it after a random time, and try to load the file. (`course.kills` starts and kills the children. Windows cannot fork a
+save the same state, rest for five milliseconds, and save again. We kill it after a random time, and try to load the file. (`course.figures.kills` starts and kills the children. Windows cannot fork a
 process, so there the notebook skips these experiments.)
 
 *Predict.* How many of the kills leave a file that cannot be loaded?

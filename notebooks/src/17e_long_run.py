@@ -28,7 +28,7 @@ import shutil
 from statistics import fmean, pstdev
 from threading import Thread
 
-from course import kills
+from course.figures import kills
 from course.figures import long_run as figures
 from course.notebook import answer, as_module, checkpoint, grown, predict, predictions, show
 from nanogpt.metrics import read_metrics

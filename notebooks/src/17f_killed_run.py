@@ -29,7 +29,7 @@ from pathlib import Path
 
 import torch
 
-from course import kills
+from course.figures import kills
 from course.figures import long_run as figures
 from course.notebook import answer, as_module, checkpoint, predict, predictions, show
 from nanogpt.checkpoint import checkpoints

@@ -18,8 +18,8 @@ from collections import Counter
 import numpy as np
 
 from course.figures import fine_tuning as figures
+from course.figures.other_town import retold
 from course.notebook import answer, as_module, checkpoint, grown, predict, predictions, show
-from course.other_town import retold
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device, pick_scale
 from nanogpt.evaluate import evaluate, evaluating

@@ -30,9 +30,10 @@ from pathlib import Path
 import numpy as np
 
 from course.figures import ddp as figures
-from course.local_ranks import local_ranks
+from course.figures.local_ranks import local_ranks
+from course.figures.processes import Processes
 from course.notebook import answer, as_module, checkpoint, grown, predict, predictions, show
-from course.processes import Processes, torchrun_script
+from course.torchrun import torchrun_script
 from nanogpt.precision import LossScaler, autocast, tf32_switch
 from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.shards import describe_shards, open_shards, permutation, read_shard, write_shard
@@ -456,7 +457,7 @@ def average_flat(model: nn.Module, ranks: Ranks) -> None:
 r"""
 How do we judge a version? The drill `same_as_one` trains it and one process side by side, on the same rows. It returns how far the losses and the first gradients are apart. It
 also counts the messages of a step with PyTorch's profiler, which lists every collective by name (here `gloo:all_reduce`). On NVIDIA's GPUs, `nsys profile` from Nsight Systems records a timeline of kernels and collectives; no run of this course has used it. This and the other instruments of this chapter are in
-`course/data_parallel.py`. There each version has a name: "loop" is `average_gradients`, and "flat" is `average_flat`.
+`course/figures/data_parallel.py`. There each version has a name: "loop" is `average_gradients`, and "flat" is `average_flat`.
 """
 
 
@@ -1354,7 +1355,7 @@ r"""
 
 20b has the others. To explore:
 
-1. Change `CAP` in `course/data_parallel.py` to 50,000 bytes and to 2,000,000, and start the two processes anew. How many messages does a step make, and what does it cost? Check: the bytes stay the same.
+1. Change `CAP` in `course/figures/data_parallel.py` to 50,000 bytes and to 2,000,000, and start the two processes anew. How many messages does a step make, and what does it cost? Check: the bytes stay the same.
 2. Our buckets copy gradients in and out. Write a version whose `.grad` are views of the buffer, as `gradient_as_bucket_view` does. Check it with `check`, and count its bytes.
 3. Let `Bucket.ready` send a bucket when its *first* gradient is ready. What does `check` say?
 4. Write an all-reduce as `reduce_scatter_tensor` and `all_gather_into_tensor`. Check it against `dist.all_reduce` on four local ranks, and count

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from course.figures import sharding as figures
-from course.local_ranks import fake_ranks, local_ranks
+from course.figures.local_ranks import fake_ranks, local_ranks
 from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.distributed import Ranks

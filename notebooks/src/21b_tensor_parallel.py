@@ -20,7 +20,7 @@ import json
 from pathlib import Path
 
 from course.figures import tensor_parallel as figures
-from course.local_ranks import local_ranks
+from course.figures.local_ranks import local_ranks
 from course.notebook import answer, checkpoint, predict, predictions, show
 from course.torchrun import torchrun
 from nanogpt.model import split_heads

@@ -19,7 +19,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from course.figures import planner as figures
-from course.local_ranks import fake_ranks, traced
+from course.figures.local_ranks import fake_ranks, traced
 from course.notebook import answer, checkpoint, predict, predictions
 from nanogpt.labs.parallel.fsdp import shard
 from nanogpt.labs.plan.budget import Cluster, average_seconds, ring_bandwidth

@@ -18,7 +18,7 @@ import io
 import tempfile
 
 from course.figures import formats as figures
-from course.llmc_judge import WANTED, judge, verdicts, why_no_judge
+from course.figures.llmc_judge import WANTED, judge, verdicts, why_no_judge
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.pretrained import from_hf
 from nanogpt.labs.formats.hf import to_hf

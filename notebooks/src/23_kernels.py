@@ -21,7 +21,7 @@ the way we write four wrong ones, and checks that find them.
 import torch.nn.functional as F
 
 from course.figures import kernels as figures
-from course.machine.triton_here import skip_cells_without_triton, watch
+from course.figures.triton_here import skip_cells_without_triton, watch
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import seed_everything
 from nanogpt.model import MLP, GPTConfig

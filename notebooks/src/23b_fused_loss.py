@@ -19,7 +19,7 @@ You need chapter 23 for the kernels, and chapter 12 for its online softmax.
 from functools import partial
 
 from course.figures import kernels as figures
-from course.machine.triton_here import (
+from course.figures.triton_here import (
     altered,
     skip_cells_without_triton,
     watch,

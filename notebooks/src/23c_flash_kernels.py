@@ -17,7 +17,7 @@ has one time that was measured on a GPU.
 #| default_exp labs.kernels.flash_kernels
 #| doc labs.kernels.flash_kernels: Flash attention as Triton kernels, forward and backward, and as an operator for torch.compile.
 from course.figures import kernels as figures
-from course.machine.triton_here import altered, skip_cells_without_triton, traced, watch
+from course.figures.triton_here import altered, skip_cells_without_triton, traced, watch
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.device import seed_everything
 from nanogpt.labs.kernels import flash

@@ -21,7 +21,7 @@ import json
 
 import torch
 
-from course.machine.triton_here import altered, skip_cells_without_triton
+from course.figures.triton_here import altered, skip_cells_without_triton
 from course.notebook import answer, checkpoint, predict, predictions
 from nanogpt.labs.kernels.flash_kernels import flash_kernel, keys_backward_kernel
 from nanogpt.labs.kernels.fused_loss import loss_kernel

@@ -25,7 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from course.figures import llama as figures
-from course.llama_changes import CHANGES, changed
+from course.figures.llama_changes import CHANGES, changed
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.data import DocumentStream
 from nanogpt.device import pick_device

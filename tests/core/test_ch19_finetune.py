@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from course.figures import fine_tuning as figures
+from course.figures.other_town import retold
 from course.notebooks.source import notebook_from_source
-from course.other_town import retold
 from course.paths import SOURCES
 from nanogpt import trainer
 from nanogpt.data import BatchStream

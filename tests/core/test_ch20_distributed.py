@@ -19,7 +19,7 @@ from small_run import write_text
 from small_shards import rows_of
 
 import nanogpt
-from course import data_parallel as instruments
+from course.figures import data_parallel as instruments
 from course.package.checkpoint import python
 from course.paths import ROOT
 from nanogpt.data import BatchStream, DocumentStream
@@ -197,6 +197,8 @@ def test_gradients_travel_once_a_step_and_a_late_flag_lets_the_ranks_part(shards
         forgotten["messages"] == instruments.MICRO * once["messages"] and late["messages"] == once["messages"]
     )
     assert once["apart"] == forgotten["apart"] == 0 < 1e-4 < late["apart"], found
+    assert late["losses"][-1] < late["losses"][0], "the late flag's loss falls, as if nothing were wrong"
+    assert late["losses"] == pytest.approx(once["losses"], abs=0.05)
 
 
 # Data

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from course.other_town import retold
+from course.figures.other_town import retold
 from nanogpt.labs.corpora.stories import NUMBERS, Count, Story, rules, stories, tell
 from nanogpt.labs.evals.accuracy import rule_accuracies
 from nanogpt.labs.evals.facts import (

@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounter
 from torch._inductor import metrics
 from torch._inductor.utils import run_and_get_code
 
-from course.machine.kernels import why_no_kernels
+from course.figures.compiler import why_no_kernels
 from nanogpt.model import GPT, GPTConfig
 
 SOURCE = Path(__file__).parents[2] / "notebooks/src/11_compile.py"

@@ -20,7 +20,7 @@ from small_run import text_shards
 from torch import nn
 from wording import in_our_words
 
-from course import data_parallel as instruments
+from course.figures import data_parallel as instruments
 from nanogpt.distributed import Ranks, is_lost, process_group, replicate
 from nanogpt.labs.drills.ddp import fresh
 from nanogpt.labs.parallel.buckets import Bucket, Buckets, in_buckets
@@ -198,7 +198,7 @@ def test_one_process_on_the_gpu_trains_as_on_the_cpu(data):
 
 ON_GPUS = """
 import json, sys
-from course import data_parallel as instruments
+from course.figures import data_parallel as instruments
 from nanogpt.distributed import process_group, torchrun_ranks
 ranks, data = torchrun_ranks(), sys.argv[1]
 with process_group(ranks, 60.0):

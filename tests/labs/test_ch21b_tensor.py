@@ -208,7 +208,7 @@ def test_sequence_by_hand_and_a_vocabulary_in_parts_are_one_process(size, seed):
     reason="PyTorch without local tensors",
 )
 def test_two_all_reduces_each_way_and_one_bias():
-    from course.local_ranks import local_ranks
+    from course.figures.local_ranks import local_ranks
 
     for n, T in ((2, 6), (4, 8)):
         block = GPT(SHAPE, torch.Generator().manual_seed(0)).transformer.h[0]

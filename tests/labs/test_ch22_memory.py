@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 from course.figures import planner as figures
-from course.local_ranks import fake_ranks
+from course.figures.local_ranks import fake_ranks
 from course.paths import ROOT
 from nanogpt.config import load_config
 from nanogpt.labs.parallel.fsdp import shard

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.figures import planner as figures
-from course.local_ranks import fake_ranks, traced
+from course.figures.local_ranks import fake_ranks, traced
 from nanogpt import cli
 from nanogpt.config import load_config
 from nanogpt.labs.parallel.fsdp import recompute_blocks, shard

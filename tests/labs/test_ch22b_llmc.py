@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course.llmc_judge import WANTED, compiled, judge, verdicts, why_no_judge
+from course.figures.llmc_judge import WANTED, compiled, judge, verdicts, why_no_judge
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.drills.formats import FORMATS, round_to
 from nanogpt.labs.formats import llmc

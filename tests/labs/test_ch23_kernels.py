@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
 
-from course.machine.triton_here import watch
+from course.figures.triton_here import watch
 from nanogpt.labs.kernels.kernels import AddNorm, BiasGELU, interpret, norm_kernel, power_of_two
 
 SHAPES = [(1, 1), (3, 7), (17, 65), (2, 5, 64)]

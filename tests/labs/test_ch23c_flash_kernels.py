@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
 
-from course.machine.triton_here import altered, traced, watch
+from course.figures.triton_here import altered, traced, watch
 from nanogpt.labs.kernels import flash
 from nanogpt.labs.kernels.flash_kernels import (
     BLOCK,

@@ -1,14 +1,12 @@
 """JupyterLab in a real browser, as a student uses it: a chapter is run, a cell is broken and mended, widgets are moved.
 
-Of the widgets the browser sees three, which have knobs of each kind. The others' knobs are moved without one, by their
-chapters' own cells; that each knob of each chapter changes the picture is also in test_course_widgets.py.
+Of the widgets the browser sees three, which have knobs of each kind; that each knob of each chapter changes the picture is
+in test_course_widgets.py.
 """
 
-import ast
 import re
 import shutil
 import subprocess
-import symtable
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -17,12 +15,10 @@ from pathlib import Path
 import nbformat
 import pytest
 from browser import chromium, needs_chromium, opened, shot
-from widgets import knobs_of, shown, values_of
 
 from course.machine.lab import running
 from course.package.compose import compose_upto
-from course.paths import NOTEBOOKS, ROOT, number_of, numbered
-from nanogpt import training as gpt_train
+from course.paths import ROOT
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,7 +26,6 @@ pytestmark = [
     pytest.mark.skipif(find_spec("jupyterlab") is None, reason="no JupyterLab (pip install -e '.[course]')"),
     pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="no git to copy from"),
 ]
-WIDGET = re.compile(r"figures\.\w+_widget\(")
 START, RUN = 300_000, 600_000  # milliseconds: for what takes seconds on an idle machine
 
 
@@ -205,56 +200,6 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window, module):
 # Widgets
 
 
-def global_names(source: str) -> tuple[set[str], set[str]]:
-    """The global names that a cell gives values to, and those that it uses."""
-    top = symtable.symtable(source, "a cell", "exec")
-    tables = [top]
-    for table in tables:
-        tables += table.get_children()
-    gives = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-    uses = {
-        s.get_name()
-        for t in tables
-        for s in t.get_symbols()
-        if s.is_referenced() and (t is top or s.is_global())
-    }
-    return gives, uses
-
-
-def needed(sources: dict[int, str], at: int) -> set[int]:
-    """The cells that cell `at` needs, itself included: those that last gave its names their values, and what they need."""
-    names = {i: global_names(source) for i, source in sources.items() if i <= at}
-    taken, seen, wanted = {at}, set(), set(names[at][1])
-    while wanted:
-        seen.add(name := wanted.pop())
-        for i in sorted((i for i in names if i < at and name in names[i][0]), reverse=True):
-            taken.add(i)
-            wanted |= names[i][1] - seen
-            if name not in names[i][1]:  # else it goes on with what an earlier cell began
-                break
-    return taken
-
-
-def with_widget() -> list[Path]:
-    """The chapters that have a widget."""
-    return [path for path in numbered(NOTEBOOKS, ".ipynb") if WIDGET.search(path.read_text(encoding="utf-8"))]
-
-
-def test_every_widget_is_in_a_chapter():
-    figures = (ROOT / "course" / "figures").glob("*.py")
-    assert sum(path.read_text(encoding="utf-8").count("return widgets.explorer(") for path in figures) == len(
-        with_widget()
-    )
-
-
-def keep_what_the_widget_needs(path: Path) -> None:
-    nb = nbformat.read(path, as_version=4)
-    sources = {i: cell.source for i, cell in enumerate(nb.cells) if cell.cell_type == "code"}
-    (at,) = (i for i, source in sources.items() if WIDGET.search(source))
-    nb.cells = [nb.cells[i] for i in sorted(needed(sources, at))]
-    nbformat.write(nb, path)
-
-
 def looked_at(page) -> str:
     return page.locator(".explored").inner_html()
 
@@ -323,59 +268,27 @@ def move_all_knobs(page, answered: list[bytes], chapter: str) -> None:
     assert not re.match(r"\w+Error:", page.locator(".explored").inner_text()) and not errors(page)
 
 
-IN_THE_BROWSER = ["10", "21"]  # a field; a slider and lists; the chapter above has the others' kinds
+WIDGET = """\
+import sys
+
+sys.path.insert(0, "../tests")
+from chapter_widgets import WIDGETS
+
+WIDGETS["{chapter}"]()
+"""
 
 
-@pytest.mark.parametrize("chapter", IN_THE_BROWSER)
+@pytest.mark.parametrize(
+    "chapter", ["10", "21"]
+)  # a field; a slider and lists; chapter 04 has the others' kinds
 def test_every_knob_of_a_widget_changes_what_it_shows_in_the_browser(lab, window, chapter):
-    (path,) = (lab.copy / "notebooks").glob(f"{chapter}_*.ipynb")
-    keep_what_the_widget_needs(path)
+    kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    cell = nbformat.v4.new_code_cell(WIDGET.format(chapter=chapter))
+    nb = nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": kernel})
+    nbformat.write(nb, lab.copy / "notebooks" / f"widget-{chapter}.ipynb")
     with opened(lab.base, within=window) as page:
         answered = answers(page)
-        lab.open(page, f"notebooks/{path.name}")
+        lab.open(page, f"notebooks/widget-{chapter}.ipynb")
         run_all(page)
         move_all_knobs(page, answered, chapter)
         choose(page, "Kernel", "Shut Down Kernel")
-
-
-def widget_of(path: Path):
-    """The widget that a chapter's own cells make, those that it needs run here."""
-    nb = nbformat.read(path, as_version=4)
-    sources = {i: cell.source for i, cell in enumerate(nb.cells) if cell.cell_type == "code"}
-    (at,) = (i for i, source in sources.items() if WIDGET.search(source))
-    names = {"__name__": "__main__"}
-    for i in sorted(needed(sources, at) - {at}):
-        exec(compile(sources[i], f"<cell {i}>", "exec"), names)
-    *before, last = ast.parse(sources[at]).body
-    exec(compile(ast.Module(before, []), f"<cell {at}>", "exec"), names)
-    return eval(compile(ast.Expression(last.value), f"<cell {at}>", "eval"), names)
-
-
-def few_steps(train, model, batches, steps: int, *rest, **options) -> list[float]:
-    """What a knob changes is seen with any model, where chapter 07's is absent."""
-    return train(model, batches, min(steps, 5), *rest, **options)
-
-
-OTHERS = [number_of(path) for path in with_widget() if number_of(path) not in ("04", *IN_THE_BROWSER)]
-
-
-@pytest.mark.parametrize("chapter", OTHERS)
-def test_every_knob_of_a_chapters_own_widget_changes_what_it_shows(chapter, monkeypatch):
-    (path,) = NOTEBOOKS.glob(f"{chapter}_*.ipynb")
-    monkeypatch.chdir(NOTEBOOKS)
-    monkeypatch.setenv("NANOGPT_SCALE", "ci")
-    monkeypatch.setattr(gpt_train, "train", partial(few_steps, gpt_train.train))
-    box = widget_of(path)
-    for knob in knobs_of(box):
-        assert any(answers_otherwise(box, knob)), f"{knob.description} changes nothing"
-
-
-def answers_otherwise(box, knob) -> Iterator[bool]:
-    """Whether the widget shows something else for each of the knob's values, without an error."""
-    first, before = knob.value, shown(box)
-    for value in values_of(knob):
-        knob.value = value
-        said = shown(box)
-        assert not re.search(r">\w+Error:", said), f"{knob.description}={value}"
-        knob.value = first
-        yield said != before

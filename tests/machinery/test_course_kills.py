@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from course import kills
+from course.figures import kills
 
 pytestmark = pytest.mark.skipif(not kills.POSSIBLE, reason="Windows cannot fork")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course.local_ranks import local_ranks
+from course.figures.local_ranks import local_ranks
 from course.paths import CourseError
 
 MODE = "torch.distributed._local_tensor"

@@ -1,10 +1,7 @@
 """The other ways to the course (uv, conda, Docker, a devcontainer, Binder) install what constraints.txt pins."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 
 import pytest
@@ -182,46 +179,6 @@ def test_binder_installs_the_pinned_versions_with_the_cpu_build_of_torch():
 
 
 # The weekly run with the newest packages
-
-
-@pytest.fixture
-def report(tmp_path):
-    """Run the workflow's last step with a `gh` that writes down what it was asked; `open_issue`: the number it lists."""
-    workflow = yaml.safe_load((ROOT / ".github/workflows/newest.yml").read_text(encoding="utf-8"))
-    script = workflow["jobs"]["report"]["steps"][-1]["run"]
-    title = workflow["jobs"]["report"]["env"]["TITLE"]
-    (tmp_path / "constraints.txt").write_text(CONSTRAINTS)
-
-    def run(result: str, open_issue: str) -> str:
-        gh = tmp_path / "gh"
-        gh.write_text(f'#!/bin/sh\n[ "$2" = list ] && echo "{open_issue}" || echo "$@" >> asked\n')
-        gh.chmod(0o755)
-        (tmp_path / "asked").write_text("")
-        env = {
-            "PATH": f"{tmp_path}:{os.environ['PATH']}",
-            "RESULT": result,
-            "RUN": "https://run",
-            "TITLE": title,
-        }
-        subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=env, check=True)
-        return (tmp_path / "asked").read_text()
-
-    return run
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="the step runs on Linux")
-def test_rot_is_one_issue_with_the_versions_and_closed_when_it_is_over(report, tmp_path):
-    (tmp_path / "versions").mkdir()
-    frozen = CONSTRAINTS.replace("tqdm==" + dict(PINS)["tqdm"], "tqdm==99.0")
-    (tmp_path / "versions/ubuntu-latest, Python 3.13.txt").write_text(frozen)
-    asked = report("failure", "")
-    assert asked.startswith("issue create --title The course fails with the newest packages")
-    body = (tmp_path / "body.md").read_text()
-    assert "https://run failed" in body and "ubuntu-latest, Python 3.13" in body
-    assert re.findall(r"^\S+==\S+$", body, re.MULTILINE) == ["tqdm==99.0"], "only what is not as pinned"
-    assert report("failure", "7").startswith("issue comment 7 --body-file")
-    assert report("success", "7").startswith("issue close 7 --comment Everything passes again: https://run")
-    assert report("success", "") == ""
 
 
 def test_the_weekly_run_is_unpinned_and_asks_for_few_rights():

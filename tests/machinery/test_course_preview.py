@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from course import preview
+from course.figures import preview
 from course.paths import ROOT, modules, source_chapters
 from course.testing.law import student_clone
 
 ASK = """
-import course.preview
-course.preview.borrow_finished_package()
+import course.figures.preview
+course.figures.preview.borrow_finished_package()
 import nanogpt.sampling
 print(nanogpt.sampling.__file__)
 """

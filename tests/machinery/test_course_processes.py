@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from course import processes
+from course.figures import processes
+from course.figures.processes import Processes
 from course.files import read_cells
 from course.paths import NOTEBOOKS, CourseError, notebook_path
-from course.processes import Processes
 
 BLANK = '#| export labs.parallel.buckets\ndef ring_all_reduce(x: Tensor) -> Tensor:\n    raise NotImplementedError("your turn: ring_all_reduce: a hint")\n'
 

@@ -101,13 +101,6 @@ def test_a_laptop_without_a_gpu_downloads_no_cuda(
     assert ("cannot be reached" in said) == bool(unreachable)
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_whoever_waits_at_a_terminal_sees_pip_work(machine, monkeypatch, terminal):
-    monkeypatch.setattr(setup_env.sys.stdout, "isatty", lambda: terminal)
-    assert setup_env.main() == 0
-    assert all(("--quiet" in c) != terminal for c in machine.ran if "constraints.txt" in c)
-
-
 def test_a_torch_that_is_there_stays_whatever_its_build(machine):
     machine.torch = True
     assert setup_env.main() == 0 and machine.installed == [COURSE]

@@ -1,6 +1,6 @@
 """Chapter 20's instruments: what two processes do so that a version of data parallelism can be judged, and timed.
 
-`course.processes` calls these functions on each rank, by name. A *version* has a function that prepares a model: it returns
+`course.figures.processes` calls these functions on each rank, by name. A *version* has a function that prepares a model: it returns
 the module to call, and what to call between backward and the update.
 """
 
@@ -239,9 +239,10 @@ def cost_of_averaging(ranks: Ranks, megabytes: float, times: int = 30) -> dict:
 # Accumulation, unequal rows, the ring, the hashes
 
 
-def accumulate(replica, optimizer, micro_batches, when: str) -> None:
-    """A step of several micro-batches. when: no_sync "in time", "forgotten", or its flag set "late", after forward."""
+def accumulate(replica, optimizer, micro_batches, when: str) -> Tensor:
+    """The loss of a step of micro-batches. when: no_sync "in time", "forgotten", or its flag set "late", after forward."""
     optimizer.zero_grad()
+    total = torch.zeros((), device=micro_batches[0][0].device)
     for i, (x, y) in enumerate(micro_batches):
         last = i == len(micro_batches) - 1
         waits = when == "in time" and not last
@@ -250,25 +251,30 @@ def accumulate(replica, optimizer, micro_batches, when: str) -> None:
         if when == "late":
             replica.require_backward_grad_sync = last  # wrong on purpose: forward has been
         loss.backward()
+        total += loss.detach()
     optimizer.step()
+    return total
 
 
 def flag(ranks: Ranks, data: str, steps: int = 10) -> dict:
-    """Accumulation with no_sync in time, forgotten and late: messages and ms a step, and how far the ranks are apart."""
+    """Accumulation with no_sync in time, forgotten and late: losses, messages and ms a step, and how far the ranks are apart."""
     found = {}
     for when in ("in time", "forgotten", "late"):
         model, optimizer, stream = fresh(ranks, data)
-        replica, ms = replicate(model, ranks), []
+        replica, losses, ms = replicate(model, ranks), [], []
         for _ in range(steps):
             batches = [stream.next_batch() for _ in range(MICRO)]
             dist.barrier()
             began = time.perf_counter()
-            accumulate(replica, optimizer, batches, when)
+            loss = accumulate(replica, optimizer, batches, when)
             waited_for(ranks)
             ms.append(1e3 * (time.perf_counter() - began))
+            losses.append(ranks.mean(loss).item())
         apart = weights_apart(model, ranks)
         messages = messages_in(partial(accumulate, replica, optimizer, batches, when))
-        found[when] = {"messages": messages, "ms": statistics.median(ms[2:]), "apart": apart}
+        found[when] = {
+            "losses": losses, "messages": messages, "ms": statistics.median(ms[2:]), "apart": apart,
+        }  # fmt: skip
     return found
 
 
