@@ -103,7 +103,8 @@ COMMANDS = {  # what each is, in full, and an example
         "course publish https://github.com/me/gpt2-course",
     ),
     "test": (
-        "Run what CI runs: every notebook, and all tests. With arguments, it is one pytest with these arguments.",
+        "Run what CI runs: every notebook, and all tests. With `quick` it runs the laws of the repository, the drift check and\n"
+        "the core's fast tests, in two minutes. With other arguments, it is one pytest with these arguments.",
         "course test -k tokenizer",
     ),
 }

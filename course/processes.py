@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -17,7 +18,6 @@ from queue import Empty, Queue
 
 from course.files import read_cells
 from course.notebook import RUN
-from course.package.checkpoint import python
 from course.paths import CourseError, notebook_path
 from course.torchrun import TURN_SAID, environment_of, exported, package_so_far
 
@@ -58,7 +58,7 @@ class Processes:
             environment = environment_of(folder, self.size) | {
                 name: str(value) for name, value in names.items()
             }
-            words = [python(), "-m", "course.rank", self.module, ANSWER]
+            words = [sys.executable, "-m", "course.rank", self.module, ANSWER]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.log}
             self.ranks.append(subprocess.Popen(words, env=environment, text=True, encoding="utf-8", **pipes))
             threading.Thread(target=self.listen, args=(rank, self.ranks[-1], self.lines), daemon=True).start()
@@ -149,7 +149,7 @@ def torchrun_script(number: str, processes: int, script: str, *words: str) -> st
     """Run `torchrun --standalone --nproc-per-node N SCRIPT WORDS` on the package so far; print and return its output."""
     folder = package_so_far(number, RUN)
     print(f"$ torchrun --standalone --nproc-per-node {processes} {Path(script).name} {' '.join(words)}")
-    command = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     command += [str(processes), script, *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
     try:

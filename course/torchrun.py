@@ -14,7 +14,6 @@ from course.notebook import RUN
 from course.package.as_of import Chapter
 from course.package.blank import TURN
 from course.package.cells import ExportedCell, exported_cell
-from course.package.checkpoint import python
 from course.package.directives import read_head
 from course.paths import BUILT, NOTEBOOKS, PACKAGE, CourseError, notebook_path
 
@@ -83,7 +82,6 @@ def environment_of(folder: Path, processes: int) -> dict[str, str]:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if os.name == "nt":
         environment.setdefault("USE_LIBUV", "0")
-    environment["PYTHON_EXEC"] = python()  # with which torchrun starts its ranks
     return environment | {"NANOGPT_DEVICE": ranks_device(processes)}
 
 
@@ -104,7 +102,7 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
     folder = package_so_far(number, RUN)
     print(f"$ torchrun --standalone --nproc-per-node {processes} -m nanogpt {' '.join(words)}")
     command = [
-        python(),
+        sys.executable,
         "-m",
         "torch.distributed.run",
         "--standalone",
@@ -138,7 +136,7 @@ def so_far(number: str, *words: str) -> str:
     folder = package_so_far(number, RUN)
     print(f"$ python -m nanogpt {' '.join(words)}")
     done = subprocess.run(
-        [python(), "-m", "nanogpt", *words],
+        [sys.executable, "-m", "nanogpt", *words],
         env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, encoding="utf-8", timeout=SECONDS,
     )  # fmt: skip
     if turn := TURN_SAID.search(done.stderr):  # it has called a function that is still blank

@@ -35,11 +35,6 @@ from course.states.started import after_checkpoint
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
 TEST_SECONDS = 1200
-# Of `course test`: a folder for the names of the tests that have passed here, so that they need not be run again;
-PASSED = "COURSE_TESTS_PASSED"
-PYTHON = (
-    "COURSE_FORKED_PYTHON"  # and a program that starts as a Python does, in no time (course/testing/forks.py)
-)
 
 
 class TestsFail(CourseError):
@@ -133,9 +128,6 @@ def try_aside(exports: Chapter, tests: list[Path]) -> None:
         modules = exports.lay_out(folder)
         report, said = run_trial(folder, list(modules), tests)
         problem = trial_problem(report, said, modules, tests)
-        if PASSED in os.environ and not problem:
-            names = json.dumps(report.get("ran", []))
-            Path(os.environ[PASSED], f"passed-{exports.number}.json").write_text(names, encoding="utf-8")
         if not problem and not all(is_whole(module_path(m, trial), text) for m, text in modules.items()):
             problem = "importing or testing it changes files of nanogpt/", ""
     if problem:
@@ -188,7 +180,7 @@ def trial_problem(
 def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict, str]:
     """The trial's report, and all that it wrote. `import nanogpt` means the copy in `folder`, where it also works."""
     nonce, report, log = secrets.token_hex(8), folder / "report.json", folder / "log.txt"
-    script = [python(), str(Path(__file__).with_name("trial.py"))]
+    script = [sys.executable, str(Path(__file__).with_name("trial.py"))]
     limits = [str(IMPORT_SECONDS), str(TEST_SECONDS)]
     with open(log, "wb") as out:
         process = subprocess.Popen(
@@ -212,11 +204,6 @@ def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict
     except (OSError, ValueError):
         found = {}
     return (found if found.get("nonce") == nonce else {"imported": [], "finished": False}), said
-
-
-def python() -> str:
-    """The Python that is started: this one, or in `course test` a program that forks one (course/testing/forks.py)."""
-    return os.environ.get(PYTHON, sys.executable)
 
 
 def trial_environment(folder: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ import traceback
 
 
 def main(path: str, nonce: str, import_limit: str, test_limit: str, modules: str, *tests: str) -> None:
-    report: dict = {"nonce": nonce, "imported": [], "passed": 0, "skipped": 0, "ran": [], "finished": False}
+    report: dict = {"nonce": nonce, "imported": [], "passed": 0, "skipped": 0, "finished": False}
 
     def write() -> None:
         with open(path, "w", encoding="utf-8") as file:
@@ -64,8 +64,6 @@ def run_tests(tests: list[str], report: dict) -> None:
         )
         settings.load_profile("trial")
 
-    ran = report["ran"]
-
     class Watch:
         """Counts, and keeps the first failure."""
 
@@ -75,8 +73,6 @@ def run_tests(tests: list[str], report: dict) -> None:
 
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             note(report, report.nodeid.split("::")[-1], report.when == "call")
-            if report.when == "call" and report.passed:
-                ran.append(report.nodeid)
 
         def pytest_collectreport(self, report: pytest.CollectReport) -> None:
             note(report, report.nodeid.split("/")[-1], False)

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -16,7 +17,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from wording import in_our_words
 
-from course.package.checkpoint import python
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.pretrained import config_from_hf, copy_weights, from_hf
@@ -606,7 +606,7 @@ def hub(tmp_path):
         }
         (script := tmp_path / "load.py").write_text(code)
         done = subprocess.run(
-            [python(), str(script), *names],
+            [sys.executable, str(script), *names],
             env=os.environ | here | {"PYTHONPATH": str(Path(__file__).parents[2])} | env,
             cwd=tmp_path,
             capture_output=True,

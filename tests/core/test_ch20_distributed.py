@@ -21,7 +21,6 @@ from small_run import write_text
 
 import nanogpt
 from course import data_parallel as instruments
-from course.package.checkpoint import python
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.distributed import Ranks, first_reason, gathered, replicate, torchrun_ranks
 from nanogpt.labs.corpora.text import prepare_text
@@ -380,10 +379,9 @@ def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
-            "PYTHON_EXEC": python(),
         }
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([python(), "-m", *head, *words], env=environment, **pipes)
+        return subprocess.Popen([sys.executable, "-m", *head, *words], env=environment, **pipes)
 
     good = torchrun("drill", "hello")
     bad = torchrun("drill", "hang", "--seconds", "1")
