@@ -7,13 +7,13 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from wording import bare
 
 from course.package.cells import exported_cells
-from course.package.imports import imported
 from course.paths import PACKAGE, ROOT, SOURCES, TESTS, module_path, modules, source_chapters, source_path
 from course.site.chapters import OPTIONAL
 from course.states.released import exporting_cells, owners
@@ -23,8 +23,19 @@ LINES = 3800
 TINY = ["train.max_steps=2", "eval.tokens=300", "run.device=cpu"]
 
 
+def imported(tree: ast.AST, known: Iterable[str]) -> set[str]:
+    """The modules of `known` that a text imports, at its top and within functions, as the package names them: `model`."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return set(known) & {name.removeprefix("nanogpt.") for name in found if name.startswith("nanogpt.")}
+
+
 def imports(module: str, known: list[str]) -> set[str]:
-    """The modules of `known` that a module imports, at its top or within a function."""
     return imported(ast.parse(module_path(module).read_text(encoding="utf-8")), known)
 
 
