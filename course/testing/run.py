@@ -18,7 +18,11 @@ NBVAL = [
     "--nbval-cell-timeout=3600",
     "--nbval-kernel-startup-timeout=600",
 ]
-QUICK = ["-m", "not slow and not gpu", "tests/core", "tests/repository"]
+LAWS = "laws", "repository", "repository_chapters", "repository_windows"  # and that nothing has drifted
+QUICK = [
+    *("-m", "not slow and not gpu", "tests/core"),
+    *(f"tests/repository/test_{name}.py" for name in LAWS),
+]
 
 
 def test(words: list[str]) -> int:
