@@ -6,7 +6,7 @@ BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 course: .venv/ready  ## execute every notebook: make course ARGS="--from 02 --to 05"
 	@$(BIN)/course run $(ARGS)
 
-test: .venv/dev  ## everything that CI runs: make test ARGS="-k tokenizer"
+test: .venv/dev  ## everything that CI runs; two minutes of it: make test ARGS=quick; by name: make test ARGS="-k tokenizer"
 	@$(BIN)/course test $(ARGS)
 
 lab: .venv/ready  ## JupyterLab at chapter 00: make lab ARGS="--no-browser --port 8889"

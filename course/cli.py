@@ -363,7 +363,8 @@ AUTHORS = {
         example="course publish https://github.com/me/gpt2-course",
     ),
     "test": Command(
-        "Run what CI runs: every notebook, and all tests. With arguments, it is one pytest with these arguments.",
+        "Run what CI runs: every notebook, and all tests. With `quick` it is the laws of the repository, the drift check and the\n"
+        "core's fast tests, in two minutes. With other arguments, it is one pytest with these arguments.",
         "course.testing.run:test",
         example="course test -k tokenizer",
     ),

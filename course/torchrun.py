@@ -14,7 +14,6 @@ from course.notebook import RUN
 from course.package.as_of import Chapter
 from course.package.blank import TURN
 from course.package.cells import ExportedCell, exported_cell
-from course.package.checkpoint import python
 from course.package.directives import read_head
 from course.paths import BUILT, NOTEBOOKS, PACKAGE, CourseError, notebook_path
 
@@ -83,14 +82,13 @@ def environment_of(folder: Path, processes: int) -> dict[str, str]:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if os.name == "nt":
         environment.setdefault("USE_LIBUV", "0")
-    environment["PYTHON_EXEC"] = python()  # with which torchrun starts its ranks
     return environment | {"NANOGPT_DEVICE": ranks_device(processes)}
 
 
 def run(shown: str, words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess:
     """Run `python WORDS`, after a line that shows the command as one types it. A blank that it meets is raised here."""
     print(f"$ {shown}")
-    command = [python(), *words]
+    command = [sys.executable, *words]
     pipes = {"capture_output": True, "text": True, "encoding": "utf-8"}
     try:
         done = subprocess.run(command, env=environment, timeout=SECONDS, **pipes)

@@ -5,11 +5,10 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from course.package.checkpoint import python
 
 ADDRESSES = "10.77.0.1", "10.77.0.2"
 PORT = 29500  # each pair of hosts has a network of its own
@@ -96,8 +95,7 @@ class Hosts:
     def start(self, host: int, *words: str, out: Path, **env: str) -> subprocess.Popen:
         """A command of this Python on a host, one thread a process, its output in a file."""
         env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": self.cards[host]} | env
-        env["PYTHON_EXEC"] = python()  # torchrun's, for the ranks
-        command = ["ip", "netns", "exec", self.names[host], python(), *words]
+        command = ["ip", "netns", "exec", self.names[host], sys.executable, *words]
         with open(out, "ab") as file:
             self.started.append(subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT))
         return self.started[-1]

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from forking import start_server
 
 from nanogpt.distributed import process_group, torchrun_ranks
 
@@ -56,7 +55,6 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
     context.set_forkserver_preload(
         ["torch._dynamo", "nanogpt.distributed", "nanogpt.trainer", "nanogpt.labs.parallel.fsdp"]
     )
-    start_server()
     store = dist.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
     )

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 import yaml
-from forking import start_server
 from torch.optim import AdamW
 
 from nanogpt import checkpoint
@@ -162,7 +161,6 @@ def run_in_child(config: Config, die_at: int = 0, among: tuple[str, ...] = ()) -
     """Train in a process of its own, which kills itself before the die_at-th of the events in `among`, if it comes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "nanogpt.trainer"])  # what takes seconds to import
-    start_server()
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=child, args=(config, die_at, among, there))
     process.start()

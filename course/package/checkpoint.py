@@ -36,10 +36,6 @@ from course.states.state import after_checkpoint
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
 TEST_SECONDS = 1200
-# Of `course test`: a folder for the names of the tests that have passed here, so that they need not be run again,
-PASSED = "COURSE_TESTS_PASSED"
-# and a program that starts as a Python does, in no time (course/testing/forks.py).
-PYTHON = "COURSE_FORKED_PYTHON"
 
 
 class TestsFail(CourseError):
@@ -112,9 +108,6 @@ def try_aside(exports: Chapter, tests: list[Path]) -> None:
         modules = exports.lay_out(folder)
         report, said = run_trial(folder, list(modules), tests)
     if not (problem := trial_problem(report, said, modules)):
-        if PASSED in os.environ:
-            passes = Path(os.environ[PASSED], f"passed-{exports.number}.json")
-            passes.write_text(json.dumps(report["ran"]), encoding="utf-8")
         return
     line, text = problem
     text = text.replace(f"{folder}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
@@ -149,7 +142,7 @@ def trial_problem(report: dict, said: str, modules: dict[str, str]) -> tuple[str
 def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict, str]:
     """The trial's report, and all that it wrote. `import nanogpt` means the copy in `folder`, where it also works."""
     report, log = folder / "report.json", folder / "log.txt"
-    script = [python(), str(Path(__file__).with_name("trial.py")), str(report)]
+    script = [sys.executable, str(Path(__file__).with_name("trial.py")), str(report)]
     limits = [str(IMPORT_SECONDS), str(TEST_SECONDS)]
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     env |= {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
@@ -175,11 +168,6 @@ def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict
         return json.loads(report.read_text(encoding="utf-8")), said
     except (OSError, ValueError):  # it was ended while it wrote
         return {"imported": [], "finished": False}, said
-
-
-def python() -> str:
-    """The Python that is started: this one, or in `course test` a program that forks one (course/testing/forks.py)."""
-    return os.environ.get(PYTHON, sys.executable)
 
 
 def end_group(process: subprocess.Popen) -> None:

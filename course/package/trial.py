@@ -20,7 +20,7 @@ OPTIONS = (
 
 
 def main(path: str, import_limit: str, test_limit: str, modules: str, *tests: str) -> None:
-    report: dict = {"imported": [], "ran": [], "finished": False}
+    report: dict = {"imported": [], "finished": False}
 
     def write() -> None:
         with open(path, "w", encoding="utf-8") as file:
@@ -54,7 +54,7 @@ def run_tests(tests: list[str], report: dict) -> None:
     import pytest
 
     class Watch:
-        """Keeps the names of the tests that pass, and the first failure."""
+        """Keeps the first failure."""
 
         def pytest_collection_finish(self) -> None:
             gc.freeze()
@@ -62,13 +62,9 @@ def run_tests(tests: list[str], report: dict) -> None:
 
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             note(report, report.nodeid.split("::")[-1])
-            if report.when == "call" and report.passed:
-                ran.append(report.nodeid)
 
         def pytest_collectreport(self, report: pytest.CollectReport) -> None:
             note(report, report.nodeid.split("/")[-1])
-
-    ran = report["ran"]
 
     def note(result, name: str) -> None:
         if result.failed and "failure" not in report:

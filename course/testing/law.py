@@ -1,26 +1,21 @@
 """The law: after chapter N the package is what notebooks 00…N have exported, and at the end it is the committed one.
 
-`course test` runs the notebooks in a clone whose package is empty; this module is then pytest's plugin. Two cores run two halves
-side by side: the second is a clone of its own, whose package is what `course start --at 17e` makes. tests/student_way.py, which
-runs last in each, compares the packages: the first half has to end with the package that the second has begun with, and the second
-with the committed one.
+`course test` runs the notebooks in a clone whose package is empty, in two halves side by side: the second is a clone of its own,
+whose package is what `course start --at 17e` makes. tests/student_way.py, which runs last in each, compares the packages: the first
+half has to end with the package that the second has begun with, and the second with the committed one.
 """
 
-import os
-import secrets
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 from course.files import write_atomically
 from course.paths import PACKAGE, ROOT, module_path, notebook_path, source_chapters
 from course.states.released import owners, released
 
-CLONE = "COURSE_STUDENT_CLONE"  # the folder in which the notebooks run
-SECOND = "COURSE_STUDENT_SECOND"  # set for the first half: the clone of the second
+HALVES = ROOT / "build" / "student" / "first", ROOT / "build" / "student" / "second"  # clones
+COMPARISON = "student_way.py"  # in tests/
 SEAM = "17e"  # the second half's first chapter: each half takes about as long
 HANDS_OVER = "07"  # what the chapters up to this one have made in data/built, the second half needs as well
 MADE = ("build", "runs", "released", "results")  # folders of the course's own that git does not know
@@ -100,30 +95,9 @@ def contents(package: Path) -> dict[str, bytes]:
     return {path.relative_to(package).as_posix(): path.read_bytes() for path in package.rglob("*.py")}
 
 
-# As pytest's plugin
-
-
-def pytest_configure(config) -> None:
-    clone = Path(os.environ[CLONE])
-    # Kernels, and what they start, find the clone's nanogpt and course first.
-    os.environ["PYTHONPATH"] = str(clone)
-    if os.name == "posix":
-        from nbval import kernel  # here: the package's side of this module needs no Jupyter
-
-        kernel.KernelManager = partial(through_files, kernel.KernelManager)
-
-
-def through_files(manager: type, **options):
-    """A kernel's manager that talks through socket files: a port can be taken by another program before the kernel listens."""
-    place = os.path.join(tempfile.gettempdir(), f"kernel-{secrets.token_hex(6)}")  # short: 107 bytes at most
-    return manager(transport="ipc", ip=place, **options)
-
-
-def pytest_runtest_teardown(item, nextitem) -> None:
-    """The chapter that trains the model has ended."""
-    ends = nextitem is None or nextitem.path != item.path
-    if SECOND in os.environ and ends and item.path.name.startswith(f"{HANDS_OVER}_"):
-        hand_over(Path(os.environ[CLONE]), Path(os.environ[SECOND]))
+def clone_of(path: Path) -> Path | None:
+    """The half of the notebooks to which a file belongs."""
+    return next((half for half in HALVES if path.is_relative_to(half)), None)
 
 
 def hand_over(first: Path, second: Path) -> None:

@@ -20,7 +20,6 @@ from small_shards import rows_of
 
 import nanogpt
 from course.figures import data_parallel as instruments
-from course.package.checkpoint import python
 from course.paths import ROOT
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.distributed import Ranks, first_reason, replicate, torchrun_ranks
@@ -327,9 +326,9 @@ def test_torchrun_starts_the_command_and_its_failure_is_one_line(tmp_path):
     def torchrun(*words):
         head = "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nanogpt"
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        environment |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHON_EXEC": python()}
+        environment |= {"GLOO_SOCKET_IFNAME": "lo"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([python(), "-m", *head, *words], env=environment, **pipes)
+        return subprocess.Popen([sys.executable, "-m", *head, *words], env=environment, **pipes)
 
     good = torchrun("drill", "hello")
     bad = torchrun("drill", "hang", "--seconds", "1")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from small_run import lines, steps_done, weights, write_config, write_text
 
-from course.package.checkpoint import python
 from course.paths import ROOT
 
 STEPS, EVERY, SECONDS = 300, 50, 120.0
@@ -26,7 +25,7 @@ def start(folder: Path, name: str, restarts: int, out) -> subprocess.Popen:
     config = write_config(folder, name, train_batch_tokens=128, **changes)
     words = ["--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}", "--monitor-interval=0.1"]
     command = [sys.executable, "-m", "torch.distributed.run", *words, "-m", "nanogpt", "train"]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": python()}  # which starts the ranks
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen([*command, config], cwd=ROOT, env=env, stdout=out, stderr=out)
 
 

@@ -8,7 +8,6 @@ import pytest
 from one_machine_slurm import Slurm, why_no_slurm
 from small_run import steps_done, write_config, write_text
 
-from course.package.checkpoint import python
 from course.paths import ROOT
 from nanogpt.cli import main
 
@@ -36,7 +35,6 @@ def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_pa
     write_text(tmp_path / "text.txt")
     job_config, whole = (write_config(tmp_path, name, **RUN) for name in ("job", "whole"))
     env = slurm.env | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    env["PYTHON_EXEC"] = python()  # torchrun's, for the ranks
     words = ["sbatch", "--parsable", "--time=5", f"--output={tmp_path}/job.out", SCRIPT]
     how = {"env": env, "cwd": ROOT, "check": True, "capture_output": True, "text": True}
     job = subprocess.run([*words, job_config, *DIAL], **how)
@@ -53,7 +51,7 @@ def test_a_job_that_is_preempted_twice_ends_as_if_nothing_had_been(slurm, tmp_pa
         "scancel", "--batch", "--signal=USR1", job
     )  # what --signal=B:USR1@60 sends before the time is over
     reached("the queue, after USR1", lambda: "back into the queue" in said())
-    command = [python(), "-m", "nanogpt", "train", whole, *DIAL]
+    command = [sys.executable, "-m", "nanogpt", "train", whole, *DIAL]
     undisturbed = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
     kept = int(re.search(r"stopped by the file .* after step (\d+)", said())[1])
     assert (run / f"step_{kept:06d}").is_dir(), "the step at which it stopped is not saved"

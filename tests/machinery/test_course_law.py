@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from course.package.cells import claimed_modules
-from course.package.compose import compose, notebooks_upto
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, notebook_path
-from course.testing import law
-from course.testing.law import CLONE, contents, differences, student_clone
+from course.paths import PACKAGE, ROOT, notebook_path
+from course.testing import law, plugin
+from course.testing.law import contents, differences, student_clone
 
 
 @pytest.fixture
@@ -84,18 +83,15 @@ def test_the_second_half_begins_with_what_the_first_has_to_end_with(tmp_path):
 
 def test_what_chapter_07_has_made_is_handed_over_once_when_it_ends(tmp_path, monkeypatch):
     first, second = tmp_path / "first", tmp_path / "second"
-    monkeypatch.setenv(CLONE, str(first))
-    monkeypatch.setenv(law.SECOND, str(second))
+    monkeypatch.setattr(plugin, "HALVES", (first, second))
     (first / "data/built/model").mkdir(parents=True)
     (first / "data/built/model/config.json").write_text("{}")
     (second / "data").mkdir(parents=True)
-    cells = [
-        SimpleNamespace(path=Path(f"{name}.ipynb"))
-        for name in ("06_weights", "07_training", "07_training", "07b_x")
-    ]
+    names = ("06_weights", "07_training", "07_training", "07b_x")
+    cells = [SimpleNamespace(path=first / f"{name}.ipynb") for name in names]
     handed_over = []
     for item, nextitem in itertools.pairwise(cells):
-        law.pytest_runtest_teardown(item, nextitem)
+        plugin.pytest_runtest_teardown(item, nextitem)
         handed_over.append((second / "data/built/model/config.json").exists())
     assert handed_over == [False, False, True] and os.listdir(second / "data") == ["built"]
 
@@ -116,52 +112,21 @@ def test_each_kind_of_difference_names_the_file_and_a_chapter_that_failed_is_one
     ]
 
 
-@pytest.mark.slow
-def test_a_chapters_checkpoint_fills_the_clone_and_the_law_says_in_one_line_each_what_the_others_have_not(
-    clone,
-):
-    """Chapter 00 as `course test` runs it, alone."""
-    words = [
-        "-p",
-        "course.testing.law",
-        "--nbval",
-        "--nbval-current-env",
-        "--nbval-sanitize-with=tests/nbval.cfg",
-        "-q",
-    ]
-    words += [
-        "-p",
-        "no:cacheprovider",
-        str(clone / "notebooks" / notebook_path("00").name),
-        "tests/student_way.py",
-    ]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
-        CLONE: str(clone)
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=env, capture_output=True, encoding="utf-8"
-    )
-    assert "1 failed" in done.stdout.splitlines()[-1], done.stdout[-3000:]
-    as_of_00 = compose(notebooks_upto("00"), {"device"})["device"]
-    assert (clone / "nanogpt/device.py").read_text(encoding="utf-8") == as_of_00
-    assert f"\n{notebook_path('01').name} has not exported nanogpt/" in done.stdout
-    assert "00_setup.ipynb has not" not in done.stdout and "Traceback" not in done.stdout
-    missing = [path for path in NOTEBOOKS.glob("*.ipynb") if claimed_modules(path)]
-    assert done.stdout.count("has not exported") <= 2 * len(missing)
-
-
 @pytest.mark.skipif(os.name != "posix", reason="kernels talk through files on POSIX only")
-def test_a_kernel_listens_on_no_port_and_leaves_no_file(tmp_path, monkeypatch):
-    """Between the choice of a port and the kernel's bind another program can take it: a flake, by chance alone."""
-    from nbval import kernel
-
-    monkeypatch.setenv(CLONE, str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    monkeypatch.setattr(kernel, "KernelManager", kernel.KernelManager)
-    law.pytest_configure(None)
-    running = kernel.RunningKernel("python3", cwd=str(tmp_path))
-    place = Path(running.km.ip)
+def test_a_kernel_finds_its_clones_course_first_and_listens_on_no_port(tmp_path, monkeypatch):
+    monkeypatch.setattr(law, "HALVES", (tmp_path,))
+    (tmp_path / "notebooks").mkdir()
+    kernel = plugin.InAClone()
+    kernel.start_kernel(cwd=str(tmp_path / "notebooks"))
+    environment = Path(f"/proc/{kernel.provisioner.pid}/environ")
+    if environment.exists():
+        assert f"PYTHONPATH={tmp_path}\0" in environment.read_text()
+    client = kernel.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(60)
+    place = Path(kernel.ip)
     used = [path.is_socket() for path in place.parent.glob(f"{place.name}*")]
-    running.stop()
+    client.stop_channels()
+    kernel.shutdown_kernel()
     assert used and all(used)
     assert not list(place.parent.glob(f"{place.name}*"))

@@ -36,13 +36,6 @@ def test_one_that_cannot_be_installed_stands_in_nobodys_way(tmp_path):
     assert done.returncode == 0 and done.stdout.startswith("no chromium iproute2 here")
 
 
-@pytest.mark.parametrize("had", ["chromium-headless-shell", "chromium"])
-def test_the_browser_without_a_window_comes_first_and_the_whole_one_where_it_cannot_be_had(tmp_path, had):
-    done = packages(tmp_path, f'[[ "$*" == *" {had} "* ]] && ln -s "$BASH" {tmp_path}/{had}')
-    assert done.returncode == 0 and done.stdout.startswith("no bubblewrap iproute2 here")
-    assert (tmp_path / had).exists()
-
-
 def test_where_all_is_there_nothing_is_asked_for(tmp_path):
     for name in ("google-chrome", "bwrap", "ip"):
         (tmp_path / name).symlink_to(shutil.which("sed"))

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from course.paths import NOTEBOOKS, ROOT
-from course.testing.run import NBVAL, OWN_KERNELS
+from course.testing.run import NBVAL
 
 # A processor without AVX-512 and bf16 instructions, as far as PyTorch's own kernels and oneDNN can be told so.
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -20,17 +20,7 @@ def test_another_processor_prints_the_same(chapter, threads):
     env = os.environ | AVX2 | {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count}
     env = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
     notebook = next(NOTEBOOKS.glob(f"{chapter}_*.ipynb"))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *NBVAL,
-        OWN_KERNELS,
-        "-q",
-        "--color=no",
-        "-p",
-        "no:cacheprovider",
-        str(notebook),
-    ]
+    words = ["-q", "--color=no", "-p", "no:cacheprovider", str(notebook)]
+    command = [sys.executable, "-m", "pytest", *NBVAL, *words]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, encoding="utf-8", errors="replace")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

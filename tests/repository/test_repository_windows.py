@@ -8,34 +8,13 @@ from pathlib import Path
 from course.package.export import ruff_program
 from course.paths import ROOT
 
-POSIX = [
-    "fcntl",
-    "grp",
-    "pty",
-    "pwd",
-    "resource",
-    "syslog",
-    "termios",
-    "tty",
-]  # modules that Windows does not have
-CALLS = [
-    "fork",
-    "geteuid",
-    "getuid",
-    "killpg",
-    "mkfifo",
-    "pidfd_open",
-    "sched_getaffinity",
-    "setsid",
-    "uname",
-]
+# Modules that Windows does not have
+POSIX = ["fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"]
 
 # Only for instructors, and only in the sandbox that `course grade` builds on Linux.
 SANDBOX = ["course.grade.sandbox.driver"]
-LINUX_FILES = {
-    "nanogpt/labs/ladder/ladder.py",
-    "nanogpt/labs/ladder/rungs.py",
-}  # they read /proc, which is ASCII
+# They read /proc, which is ASCII.
+LINUX_FILES = {"nanogpt/labs/ladder/ladder.py", "nanogpt/labs/ladder/rungs.py"}
 
 GONE = """
 import importlib, importlib.abc, json, os, pkgutil, signal, sys

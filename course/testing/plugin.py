@@ -1,0 +1,147 @@
+"""pytest's plugin of `course test`: kernels work in a student's clone, workers share the files, the last lines say what was skipped."""
+
+import gc
+import os
+import re
+import secrets
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from jupyter_client.manager import KernelManager
+from xdist.scheduler import LoadScopeScheduling
+
+from course.files import write_atomically
+from course.paths import ROOT, relative
+from course.testing.law import COMPARISON, HALVES, HANDS_OVER, built_in, clone_of, hand_over
+
+SECONDS = ROOT / "build" / "test-seconds.txt"  # of each file, the longest first
+
+# What one worker runs, in this order: files that share what takes long to make, and the longest single ones. The others
+# come after these, so that the workers end at about the same time.
+TOGETHER = {
+    "grading": "tests/grading/",  # first: its limits are seconds of the clock
+    "site": ("tests/machinery/test_course_site", "tests/repository/test_sheet"),
+    "lab": "tests/machinery/test_browser_lab",
+    "distributed": "tests/labs/test_distributed_",
+    "exercises": "tests/repository/test_exercises",
+    "tutor": "tests/machinery/test_course_tutor",
+    "machines": "tests/repository/test_repository_machines",
+}
+WANTS = {  # a word of the reason for which a test was skipped → what a machine needs to run it
+    "CUDA|GPU": "a CUDA GPU",
+    "Chromium|playwright": "Chromium and playwright",
+    "bubblewrap|setpriv|sandbox": "the grader's sandbox (bubblewrap)",
+    "namespaces|iproute2": "two hosts (root, iproute2)",
+    "riton": "Triton",
+    "Sphinx|axe-core": "the site's packages (pip install -e '.[site]')",
+    "GPT-2's vocabulary": "GPT-2's vocabulary (TIKTOKEN_CACHE_DIR, or a network)",
+    "TinyShakespeare": "TinyShakespeare (course data tinyshakespeare)",
+}
+
+
+class InAClone(KernelManager):
+    """A kernel that works in a student's clone finds the clone's nanogpt and course first, as does what it starts.
+
+    It talks through files where it can: between the choice of a port and the kernel's bind another program can take it.
+    """
+
+    def __init__(self, **options):
+        if os.name == "posix":
+            place = os.path.join(tempfile.gettempdir(), f"kernel-{secrets.token_hex(6)}")  # 107 bytes at most
+            options |= {"transport": "ipc", "ip": place}
+        super().__init__(**options)
+
+    def start_kernel(self, *, cwd: str, **options):
+        clone = clone_of(Path(cwd))
+        env = os.environ | ({"PYTHONPATH": str(clone)} if clone else {})
+        return super().start_kernel(cwd=cwd, env=env, **options)
+
+
+class Schedule(LoadScopeScheduling):
+    """xdist's: a worker gets the next file when it has nearly done its last one. A half of the notebooks is one file here."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit(nodeid)
+
+    def _assign_work_unit(self, node) -> None:
+        """The second half comes next as soon as it can begin, and is the last one before."""
+        second = str(HALVES[1])
+        if second in self.workqueue:
+            self.workqueue.move_to_end(second, last=not built_in(HALVES[1]).exists())
+        super()._assign_work_unit(node)
+
+
+def unit(nodeid: str) -> str:
+    """What one worker runs: a half of the notebooks with the comparison at its end, files that belong together, or a file."""
+    file = nodeid.partition("::")[0]
+    for half in HALVES:
+        if nodeid.startswith(relative(half)) or (
+            file == f"tests/{COMPARISON}" and nodeid.endswith(f"[{half.name}]")
+        ):
+            return str(half)
+    return next((name for name, starts in TOGETHER.items() if file.startswith(starts)), file)
+
+
+def pytest_configure(config) -> None:
+    from nbval import kernel
+
+    kernel.KernelManager = InAClone
+    gc.disable()  # seven thousand tests are a million objects and no garbage: looking for some takes half of the time
+
+
+def pytest_collection_modifyitems(items: list) -> None:
+    order = [str(HALVES[0]), *TOGETHER]
+    items.sort(key=lambda item: order.index(unit(item.nodeid)) if unit(item.nodeid) in order else len(order))
+
+
+def pytest_collection_finish(session) -> None:
+    gc.enable()
+    gc.freeze()  # nor is it looked for among them while they run
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log) -> Schedule:
+    return Schedule(config, log)
+
+
+def pytest_runtest_teardown(item, nextitem) -> None:
+    """The second half needs what the first has made up to the chapter that trains the model."""
+    ends = nextitem is None or nextitem.path != item.path
+    if ends and item.path.is_relative_to(HALVES[0]) and item.path.name.startswith(f"{HANDS_OVER}_"):
+        hand_over(*HALVES)
+
+
+# The last lines
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    reports = [
+        report for some in terminalreporter.stats.values() for report in some if hasattr(report, "when")
+    ]
+    if any(arg.startswith(str(HALVES[0])) for arg in terminalreporter.config.args):  # everything has run
+        keep_seconds(reports)
+    for want, count in Counter(map(want_of, terminalreporter.stats.get("skipped", []))).most_common():
+        terminalreporter.write_line(f"skipped {count:4}: {want}")
+
+
+def want_of(report) -> str:
+    """What would have to be here for a skipped test to run."""
+    reason = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    if package := re.match(r"could not import '([\w.]+)'", reason):
+        return package[1]
+    return next((want for words, want in WANTS.items() if re.search(words, reason)), reason)
+
+
+def keep_seconds(reports: list) -> None:
+    """Write which file took how long."""
+    seconds: Counter[str] = Counter()
+    for report in reports:
+        seconds[report.nodeid.partition("::")[0]] += report.duration
+    lines = [f"{value:7.1f} s  {name}\n" for name, value in seconds.most_common()]
+    write_atomically(SECONDS, "".join(lines).encode())
+    used = os.times()
+    total = used.children_user + used.children_system
+    print(f"\nseconds of each file: {relative(SECONDS)}; {total:.0f} s of processor time")
