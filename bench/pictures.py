@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import nbformat
 from matplotlib.figure import Figure
 from PIL import Image
@@ -24,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from browser import chromium  # noqa: E402
 
 from course import widgets  # noqa: E402
-from course.figures import sampling  # noqa: E402
+from course.figures import sampling, setup  # noqa: E402
 from course.files import notebook_bytes, read_notebook, write_atomically  # noqa: E402
 from course.machine.lab import WAIT, running  # noqa: E402
 from course.paths import BUILT, NOTEBOOKS, notebook_path, relative  # noqa: E402
@@ -39,6 +40,8 @@ PALETTES = {  # of a light page and a dark one: GitHub's and the site's
         "edge": "#0969da",
         "step": "#dcebfb",
         "worse": "#fbdcb8",
+        "text": "#d9ead3",
+        "rest": "#eeeeee",
     },
     "dark": {
         "page": "#0d1117",
@@ -47,6 +50,8 @@ PALETTES = {  # of a light page and a dark one: GitHub's and the site's
         "edge": "#4493f8",
         "step": "#14304f",
         "worse": "#5f3c10",
+        "text": "#1d3a1c",
+        "rest": "#21262d",
     },
 }
 BEFORE = """
@@ -165,6 +170,16 @@ def staircase(steps: list[dict], below: str, colors: dict):
     return fig
 
 
+def course_map(colors: dict):
+    """A figure: chapter 00's map."""
+    with plt.rc_context({"text.color": colors["ink"], "figure.facecolor": colors["page"]}):
+        tints = {setup.GREEN: colors["text"], setup.BLUE: colors["step"], setup.GREY: colors["rest"]}
+        fig = setup.course_map(tints)
+        plt.close(fig)
+        fig.subplots_adjust(0.01, 0.01, 0.99, 0.99)
+        return fig
+
+
 def png(fig) -> bytes:
     fig.savefig(buffer := io.BytesIO(), format="png", dpi=150, bbox_inches=None)
     return buffer.getvalue()
@@ -201,6 +216,7 @@ def drawings() -> dict:
     first, made = first_run(recorded(FIRST)), {}
     for theme, colors in PALETTES.items():
         made[f"loss-{theme}"] = lambda colors=colors: loss(first, colors)
+        made[f"map-{theme}"] = lambda colors=colors: course_map(colors)
         for name in STAIRS:
             made[f"{name}-{theme}"] = lambda name=name, colors=colors: staircase(
                 stairs(name), STAIRS[name], colors
@@ -211,7 +227,12 @@ def drawings() -> dict:
 def digest(name: str) -> str:
     """Of what a picture shows: another value, another digest."""
     kind, theme = name.rsplit("-", 1)
-    values = [stairs(kind), STAIRS[kind]] if kind in STAIRS else first_run(recorded(FIRST))
+    shows = {
+        "loss": lambda: first_run(recorded(FIRST)),
+        "map": lambda: [setup.BOXES, setup.ARROWS],
+        **{name: lambda name=name: [stairs(name), STAIRS[name]] for name in STAIRS},
+    }
+    values = shows[kind]()
     return hashlib.sha256(json.dumps([values, PALETTES[theme]], sort_keys=True).encode()).hexdigest()[:16]
 
 

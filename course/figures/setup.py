@@ -31,10 +31,11 @@ MAP = (
 )
 
 
-def course_map():
-    """The path of the course as boxes and arrows."""
+def course_map(colours: dict | None = None):
+    """The path of the course as boxes and arrows. colours: others for GREEN, BLUE and GREY (README, on a dark page)."""
     fig, ax = plt.subplots(figsize=(7.4, 2.9), label=MAP)
     for label, (x, y, colour) in BOXES.items():
+        colour = (colours or {}).get(colour, colour)
         ax.add_patch(plt.Rectangle((x, y - HEIGHT / 2), WIDTH, HEIGHT, fc=colour, ec="gray"))
         ax.text(x + WIDTH / 2, y, label, ha="center", va="center", fontsize=8)
     style = {"arrowstyle": "->", "color": "gray"}

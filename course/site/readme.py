@@ -13,7 +13,7 @@ from course.exercises.hours import in_hours, minutes
 from course.exercises.progress import title
 from course.exercises.sets import WITHOUT, folders, read
 from course.files import diff, write_atomically
-from course.notebooks.address import repository
+from course.notebooks.address import is_published, repository
 from course.paths import (
     PACKAGE,
     ROOT,
@@ -83,6 +83,27 @@ def story() -> str:
 
 def loss_picture() -> str:
     return picture("loss", 540, pictures.loss_in_words(pictures.first_run(pictures.recorded(pictures.FIRST))))
+
+
+def map_picture() -> str:
+    from course.figures.setup import MAP  # matplotlib takes a second
+
+    return picture("map", 560, MAP)
+
+
+def badges() -> str:
+    """CI, Colab and Binder, as soon as there is an address at which they are found."""
+    if not is_published(repository()):
+        return "<!-- badges appear here with `course publish URL` -->"
+    url, name = repository(), repository().removeprefix("https://github.com/")
+    colab = f"https://colab.research.google.com/github/{name}/blob/main/notebooks/00_setup.ipynb"
+    return " ".join(
+        (
+            f"[![tests]({url}/actions/workflows/test.yml/badge.svg)]({url}/actions/workflows/test.yml)",
+            f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab})",
+            f"[![Binder](https://mybinder.org/badge_logo.svg)](https://mybinder.org/v2/gh/{name}/main)",
+        )
+    )
 
 
 def picture(name: str, width: int, alt: str) -> str:
@@ -212,7 +233,9 @@ def in_letters(number: int) -> str:
 
 BLOCKS = {
     "story": story,
+    "badges": badges,
     "loss": loss_picture,
+    "map": map_picture,
     "staircase": staircases,
     "package": package,
     "asked": asked,

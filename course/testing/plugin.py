@@ -139,7 +139,9 @@ def keep_seconds(reports: list) -> None:
     """Write which file took how long."""
     seconds: Counter[str] = Counter()
     for report in reports:
-        seconds[report.nodeid.partition("::")[0]] += report.duration
+        seconds[report.nodeid.partition("::")[0]] += getattr(
+            report, "duration", 0
+        )  # a failed collection has none
     lines = [f"{value:7.1f} s  {name}\n" for name, value in seconds.most_common()]
     write_atomically(SECONDS, "".join(lines).encode())
     used = os.times()

@@ -161,7 +161,9 @@ def by_hand(place, old, keys: set[str]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "keys", [{"mix"}, {"answers"}, {"lora", "mix"}, {"mix", "answers"}, {"lora", "mix", "answers"}], ids=str
+    "keys",
+    [{"mix"}, {"answers"}, {"lora", "mix"}, {"mix", "answers"}, {"lora", "mix", "answers"}],
+    ids=lambda keys: "-".join(sorted(keys)),
 )
 def test_each_key_is_the_loop_by_hand_to_the_last_bit(place, old, keys):
     name = " ".join(sorted(keys))

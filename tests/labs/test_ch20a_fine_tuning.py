@@ -66,7 +66,9 @@ def same(a: Config, b: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [ALL, *(pytest.param({key}, marks=pytest.mark.slow) for key in sorted(ALL))], ids=str
+    "keys",
+    [ALL, *(pytest.param({key}, marks=pytest.mark.slow) for key in sorted(ALL))],
+    ids=lambda keys: "-".join(sorted(keys)),
 )
 def test_two_ranks_are_the_same_run(keys, folder):
     name = " ".join(sorted(keys))
