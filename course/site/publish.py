@@ -30,7 +30,9 @@ def publish(url: str | None) -> int:
     for path in changed:
         write_atomically(path, replaced(path.read_text(encoding="utf-8"), old, new).encode())
     changed += dress_notebooks()
-    print(f"{new} is the address in {len(changed)} files; commit them, then push")
+    print(
+        f"{new} is the address in {len(changed)} files; `course readme --write` adds the badges; commit all, then push"
+    )
     return 0
 
 
