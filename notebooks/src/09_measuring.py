@@ -635,7 +635,7 @@ for gpu in ("NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA GeForce RTX 4090 Laptop
 # %% [markdown]
 r"""
 How much of its data sheet does a GPU reach? `measure_roofline` ran on two of them (`data/measurements/h100.json` and
-`h200.json`, November 2026). The copy is the measured share of the bandwidth, the others are large square products:
+`h200.json`, November 2026). Each number is the measured rate as a share of the sheet's: first that of a copy, then those of large square products.
 
 | | copy | float32 | TF32 | bfloat16 |
 |---|---|---|---|---|
@@ -685,8 +685,8 @@ answer("09.2", 100 * share)
 r"""
 An MFU above 100% cannot be: then another program has disturbed the measurement of the peak, so run this section again.
 
-On an H100, a step of GPT-2 124M in float32 (16 × 1024 tokens) reached 69% of the measured product. By the data sheet's peak for
-16 bits, which most publications use, the same step has an MFU of 3.6%. At the end of this part it will have 39%.
+On an H100, a step of GPT-2 124M in float32 (16 × 1024 tokens) reached 69% of the measured product. Most publications train in 16 bits,
+and use the data sheet's peak for 16 bits. By that peak the same step has an MFU of 3.6%. At the end of this part it will have 39%.
 
 Published MFUs use the peak of the data sheet, in the format of the products. Our measured peak answers another question:
 how much is left to win on this device with this library. Always say which peak you mean, of which format, and count the

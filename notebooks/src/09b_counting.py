@@ -276,10 +276,10 @@ print("the fused update:", faster(updates[False], updates[True], device), "predi
 # %% [markdown]
 r"""
 On a GPU the count was right in milliseconds, too. The fused update of GPT-2 124M moves 52 bytes a weight less, which is 6.5 GB. Operations
-of this kind moved 2,160 GB/s on an H100 and 2,896 on an H200, so a step should save 3.00 and 2.23 ms. The ladder of chapter 14b
-then measured what a step saves: 2.90 and 2.18 ms.
+of this kind moved 2,160 GB/s on an H100 and 2,896 on an H200, so a step should save 3.00 and 2.23 ms. When we timed whole
+steps with both updates (chapter 14), the fused one saved 2.90 and 2.18 ms.
 
-If your ratio is far from the prediction, one of the assumptions does not hold on your machine. Perhaps the arrays fit in a
+If the ratio that you measured above is far from the prediction, one of the assumptions does not hold on your machine. Perhaps the arrays fit in a
 cache, so the default update does not pay for all its passes. Or starting so many small operations takes as long as their
 work.
 
@@ -355,7 +355,7 @@ answer("09b.2", memory_by_category(gpt2, 4, 1024)["activations"] / 2**30)
 # %% [markdown]
 r"""
 The activations are soon larger than everything else together. What fused attention does not keep are the T × T weights;
-chapter 12 shows how it can do without them. (Not all of this memory is in use at the same moment. Chapter 12 also finds the
+chapter 12 shows how it can do without them. (Not all of this memory is in use at the same moment. Chapter 12b finds the
 largest amount, the *peak* of a step.)
 
 *Check.* We count what autograd really keeps, by looking at each tensor as it is saved. There are three traps. The same

@@ -90,10 +90,10 @@ answer("10.1", gain.ratio)
 
 # %% [markdown]
 r"""
-This is a step of a small model, unless you have a GPU. In a larger model, more of the time goes into large matrix
-products. But never all of it. On an H100, large products alone are 15.5 times as fast in bfloat16 as in float32. A step of GPT-2
+Does your interval contain 1, as ours does? Then no difference was measured. But this is a step of a small model, unless you have a GPU. In a larger model, more of the time goes into large matrix
+products, but never all of it. On an H100, large products alone are 15.5 times as fast in bfloat16 as in float32. A step of GPT-2
 124M is only 2.3 times as fast: 173 ms instead of 393, with 16 × 1024 tokens. What takes the rest of the time, and what helps
-against it, are the subjects of chapters 11 and 12.
+against it, are the subjects of chapters 11 to 13.
 
 ## A number, bit by bit
 
@@ -323,6 +323,8 @@ torch.set_float32_matmul_precision("highest")
 
 # %% [markdown]
 r"""
+Two lines that name the same format may differ a little: then another routine has added in another order.
+
 A function that changes this setting and does not set it back changes all later products of the program. Ours is a context: it
 leaves the setting as it found it, even if an error ends the block.
 """
@@ -684,8 +686,7 @@ under bf16 autocast follows the float32 run. Chapter 10b trains both, and four o
 | | float16 | bfloat16 | TF32 | source |
 |---|---|---|---|---|
 | NVIDIA Volta and Turing (V100, T4, RTX 20), 7.x | yes | – | – | [1] "Warp Matrix Functions" |
-| NVIDIA Ampere (A100, RTX 30), from 8.0 on | yes | yes | yes | [1] "Alternate Floating Point" |
-| NVIDIA Ada (RTX 40), Hopper (H100), Blackwell (B200, RTX 50), from 8.9 on | yes | yes | yes | [1], and [2] for FP8 |
+| NVIDIA from Ampere (A100, RTX 30) on, 8.0 and higher; from Ada (RTX 40) and Hopper (H100) on, 8.9, also FP8 | yes | yes | yes | [1] "Alternate Floating Point", and [2] for FP8 |
 | AMD CDNA2 (MI200) | yes | yes | – | [3] |
 | AMD CDNA3 (MI300) | yes | yes | as XF32 | [3], and [4] §7.1 |
 | x86 with AVX2 (Haswell to Coffee Lake; Zen to Zen 3; Intel Core from the 12th generation on) | – | – | – | [5] `haswell`, `znver3`, `alderlake` |

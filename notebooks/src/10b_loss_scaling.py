@@ -309,7 +309,7 @@ answer("10b.1", sum(int(row["skipped"]) for row in log))
 
 # %% [markdown]
 r"""
-The learning rate confirms the count. It rises by 1e-5 with each *update* of the first ten, and at iteration 20 it is that of the fourth update.
+The learning rate confirms the count. It rises by 1e-5 with each of the first ten *updates*, and at iteration 20 it is that of the fourth update.
 
 ## The same run, six times
 
@@ -367,9 +367,9 @@ r"""
 The lower part of the figure shows how far each run lies above float32's, with a scale so fine that the two bad runs leave it. Four
 curves are one curve. Chapter 10 measured why: rounding changes the gradient much less than the choice of the batch does.
 
-The same in real formats: on an H100 we trained a GPT with 6 layers for 300 steps in each of them (`data/measurements/h100-day.json`). No loss of any step
-differed from float32's by more than 0.00006 in TF32, 0.00005 in float16, and 0.00041 in bfloat16. The last is eight times as much. These are
-the three bits of chapter 10: TF32 and float16 keep ten bits of a mantissa, bfloat16 keeps seven.
+The same in real formats: on an H100 we trained a GPT with 6 layers for 300 steps in each of them, on tokens drawn at random (`data/measurements/h100-day.json`). No loss of any step
+differed from float32's by more than 0.00006 in TF32, 0.00005 in float16, and 0.00041 in bfloat16. The last is about eight times as much. These are
+the three bits of chapter 10, since 2³ = 8: TF32 and float16 keep ten bits of a mantissa, bfloat16 keeps seven.
 """
 
 # %%

@@ -99,14 +99,13 @@ for each in (torch.float32, half):
 r"""
 What you see depends on your device. On a GPU, float32 gets "Efficient", because the flash kernel takes only 16 bits. An H100
 says "Cudnn" in 16 bits (recorded in `data/measurements/h100-day.json`). There, and on a B200, PyTorch prefers cuDNN's kernel if cuDNN is newer
-than 9.15.0; that of PyTorch's own wheels is since release 2.11 (`check_prefer_cudnn_attention` in PyTorch's `sdp_utils.cpp`; print
+than 9.15.0. PyTorch's wheels have brought such a cuDNN since release 2.11 (`check_prefer_cudnn_attention` in PyTorch's `sdp_utils.cpp`; print
 `torch.backends.cudnn.version()`). So "flash attention" on an A100 and on an H100 can be two different programs. A T4 gets "Efficient" always, since the flash kernel
 wants compute capability 8.0. All of these need memory that is linear in T.
 
 ## Options that bring the matrix back
 
-Now we stay on the CPU, where everybody sees the same. (With one exception, which costs GPU users memory and time: the flash kernel for CUDA takes no mask
-at all. There the second line gets another kernel.) Which of these options keep the flash kernel?
+Now we stay on the CPU, where everybody sees the same. Which of these options keep the flash kernel?
 """
 
 # %%
@@ -126,7 +125,8 @@ answer("12b.1", math.floor(kept))
 
 # %% [markdown]
 r"""
-Only the first two keep the flash kernel. Its 0.25 are q, k, v and the output, which have T rows of 64. A mask adds 0.5: one
+Only the first two keep the flash kernel. (On CUDA only the first does: the flash kernel there takes no mask at all, and the same line gets another kernel.) Its
+0.25 are q, k, v and the output, which have T rows of 64. A mask adds 0.5: one
 T × T matrix that both heads share. A bias that learns needs a gradient, and this kernel has none for it. With dropout, the
 CPU falls back to *math*, and more than three T × T matrices a head are kept again, without a warning. On CUDA the flash
 kernel can do dropout. It keeps the seed of its random numbers, and draws the same numbers again in the backward pass.
@@ -352,7 +352,7 @@ for T in (64, Ts[-1] // 4):
 
 # %% [markdown]
 r"""
-A factor below 1 means that the fused kernel costs this machine more than it saves at this length. If it is higher for the
+On our two CPU cores the fused kernel won at both lengths. A factor below 1 means that it costs this machine more than it saves at this length. If it is higher for the
 forward pass alone, recomputing is a likely reason. Such a result belongs to one device, one dtype and one size: measure
 yours before you believe a rule.
 
@@ -420,7 +420,7 @@ answer("12b.3", levels_of(GPTConfig(), 4, 1024)[2] / 2**30)
 
 # %% [markdown]
 r"""
-The first prediction for B=16 could be tried on an H100: 28.7 GiB in float32, and the ladder of chapter 14b measured a peak of 28.70 GiB.
+One of these predictions was tried on an H100. For B=16 and manual attention we predict 28.7 GiB, and the measured peak was 28.70 GiB (`h100.json`).
 
 With flash attention, the three tables of the loss take about as much as the activations of all twelve layers. (A large model
 with a very small batch has its peak elsewhere, in the update, where all gradients exist.) Gradient checkpointing, which

@@ -136,7 +136,7 @@ alignment matters, it should matter most in the backward pass, which is two thir
 
 Tensor cores (chapter 10) are the reason why loads matter so much. They do so much arithmetic in so little time that their
 inputs must be loaded in pieces that are as wide as possible. NVIDIA's guide
-says that tensor cores work best, and with old libraries only, when the inner rows are multiples of 16 bytes, and on an A100 of 128 bytes.
+says that tensor cores work best when the inner rows are multiples of 16 bytes (on an A100, of 128 bytes). With old libraries they work only then.
 
 ## What does this machine say?
 
@@ -181,11 +181,13 @@ result's alignment.
 On an H200 (PyTorch 2.11, 16,384 rows in bfloat16) alignment decided. Compared with 50,304 columns, 50,257 took 7.2 times as long, and
 50,258 took 2.8 times as long. 50,264 columns took no more time than 50,304, so 16 bytes were enough there.
 
-Seven times is much more than narrow loads can explain. The cause is another one: a library has many kernels for a product, and each asks for a
-certain alignment. Where the numbers do not fit, it takes an older one. The developers of another project looked at the names of the kernels on an A100,
+Narrow loads cannot explain seven times: in this product both inputs are aligned, and only the result has odd rows. The likely cause is another one. A library has many
+kernels for a product, and each asks for a certain alignment. Where the numbers do not fit, it takes another kernel, often an older
+one. The developers of another project looked at the names of the kernels on an A100,
 for a vocabulary of 248,077. They found `cutlass_75_tensorop_…_align1`, a kernel that was made for Turing, the generation before; a multiple of
-128 cured it ([pegainfer#1046](https://github.com/pegainfer-project/pegainfer/pull/1046)). On an H100 the fast path of loads itself asks for 16 bytes
-([CUTLASS#847](https://github.com/NVIDIA/cutlass/issues/847)). We have not printed the names on our H200.
+128 cured it ([pegainfer#1046](https://github.com/pegainfer-project/pegainfer/pull/1046)). On an H100 the fast way to load asks for 16 bytes
+([CUTLASS#847](https://github.com/NVIDIA/cutlass/issues/847)), and the fast way to store a result does, too ([CUTLASS#1884](https://github.com/NVIDIA/cutlass/issues/1884)). We have not
+printed the names on our H200.
 
 Now the two products of the backward pass, each with its interval from chapter 09.
 """
@@ -206,8 +208,8 @@ for name, product in products.items():
 
 # %% [markdown]
 r"""
-On the H200 these two products took 6.0 and 5.4 times as long with 50,257 columns. So the forward pass, where only the result has odd rows, suffers most:
-the choice of the kernel looks at the result, too.
+On the H200 these two products took 6.0 and 5.4 times as long with 50,257 columns. So the forward pass, where only the result has odd rows, suffers most.
+This fits: the choice of the kernel looks at the result, too.
 
 On a GPU the compiler of chapter 11 knows this trick. It pads a product whose sides are not aligned if a short trial says that it
 pays (`shape_padding`, on by default, on GPUs only). So a compiled step may have some of the gain already, without a padded
@@ -233,7 +235,7 @@ print(
 
 # %% [markdown]
 r"""
-If the curve has teeth, the distance between them is the width of this library's tile. If it is smooth, the library cuts the work in another
+On our CPU the curve has teeth, 16 columns apart. If yours has teeth, the distance between them is the width of this library's tile. If it is smooth, the library cuts the work in another
 way. The same question can be asked for the batch. One token reads a whole matrix for one row of results. With many
 tokens the matrix is read once for all of them, and a token costs only its arithmetic. From which number on?
 """
@@ -263,7 +265,7 @@ predict("13.3", "one row through GPT-2's head on the CPU, at best", guess=None, 
 
 # %% [markdown]
 r"""
-A library reads a matrix in pieces, and some are made for one order in memory, others for the other one. OpenAI stored GPT-2's weights column after column (chapter 06), and
+Some libraries read a matrix faster if it is stored row after row, others if it is stored column after column. OpenAI stored GPT-2's weights column after column (chapter 06), and
 `nn.Linear` stores them row after row. We can change the order and keep the numbers and the shape:
 """
 
@@ -302,7 +304,8 @@ answer("13.3", 1e3 * seconds["a sum"])
 
 # %% [markdown]
 r"""
-If the order makes a difference, a model that writes one text on a CPU gains from it with each token. Where it makes none, it costs nothing. So the command of chapter 08 grows by
+If the order makes a difference, a model that writes one text on a CPU gains from it with each token. Where it makes none, all it costs is one copy of the weights at the
+start. So the command of chapter 08 grows by
 two lines. They load `by_columns` by the name of its module, when it is needed. (`bench/sample.py` compares it with transformers.)
 """
 
@@ -487,9 +490,10 @@ answer("13.5", gain.ratio)
 # %% [markdown]
 r"""
 In the lecture of 2024 that chapter 14 follows, the change from 50,257 to 50,304 took a step on an A100 from 96 to 93 ms, 3%. In a compiled
-step on the H100 and the H200 it gained 5.8% and 4.9%. Why so little, where the head alone is seven times as fast? Because these steps are compiled, and the
-compiler has padded the head before. Without it, the head's three products take 30 ms with 50,257 columns and 5.6 ms with 50,304, by the rates that we
-measured on the H200. An eager step in bf16 takes 173 ms on an H100. So nice numbers *before* compile would be worth 1.17 times there, and 1.20 times on an H200.
+step on the H100 and the H200 it gained 5.8% and 4.9%. Why so little, where the head alone is seven times as fast? Because all three steps are compiled, and the
+compiler has already padded the head. Without padding, the head's three products take 30 ms with 50,257 columns and 5.6 ms with 50,304, by the rates that we
+measured on the H200. The whole compiled step of the H100 with 50,257 rows took only 44 ms, so its head must have been padded. An eager
+step in bf16 takes 173 ms on an H100. So nice numbers *before* compile would be worth 1.17 times there, and 1.20 times on an H200.
 The order of the changes has hidden what the cheapest of them is worth.
 
 ## Which speed-ups does your machine have?

@@ -585,7 +585,7 @@ meaning: products reach about three quarters of the A100's peak, and the other k
 A forecast is worth nothing if the step does not fit on the card. The parameters, their gradients and AdamW's two moments take 16
 bytes for each weight; with float32 masters these are 2 + 2 + 4 + 8, which is 16 again. Then there is what the forward pass keeps
 for the backward pass. We count it per channel and token of a layer, per score, and per logit. The numbers below are from chapter
-09b's `saved_bytes` on small models. Chapter 12 found where the peak is: in the loss, where two more tables of logits join
+09b's `saved_bytes` on small models. Chapter 12b found where the peak is: in the loss, where two more tables of logits join
 what is kept. The gradients of the weights do not exist yet at that moment, but autocast's copies of the weights do. A compiled step
 keeps less, so for compiled rungs this is an upper estimate. With a small batch the peak is elsewhere, in the optimizer: in pieces
 it needs temporaries about as large as the parameters (PyTorch's documentation says so of `foreach`).
@@ -622,7 +622,8 @@ answer("14.3", step_memory(GPTConfig(), {"float32"}, 16, 1024) / 2**30)
 
 # %% [markdown]
 r"""
-The lecture's batch fits on an A100 with 80 GB. It does not fit on a T4, which has 16.
+The lecture's batch fits on an A100 with 80 GB. It does not fit on a T4, which has 16. (A last line "chunked loss" is a rung of a later chapter. It changes nothing here, since it is for
+steps in float32.)
 
 From now on we use the fitted fractions, and 5 µs for the start of a kernel. Here are the forecast, the limit and the published times of
 all rungs in one figure:
@@ -647,8 +648,8 @@ r"""
 The dashed line is the limit, the dotted one the forecast, the solid one was published. The order of the gains is the same
 in all three. Their sizes are not quite: the forecast gives compile less and bfloat16 more than was measured. Amdahl's law
 shows why TF32's eight becomes three. From then on the bytes are the larger part of the step. This is one reason why bfloat16 gains
-little after TF32, and the next large gains come from compile and flash attention, which move fewer bytes. (On an H100 there is another one: the
-largest product has an odd width, and gains nothing at all. See below.)
+little after TF32, and the next large gains come from compile and flash attention, which move fewer bytes. There is another reason, which an
+H200 will show us below: the head, the largest product of all, has an odd width.
 
 ## Does it hold elsewhere?
 
@@ -716,21 +717,21 @@ answer("14.4", max(max(each, 1 / each) for each in ratios))
 r"""
 Every rung is within a sixth of its forecast, although the last step is eleven times as fast as the first. We needed no more
 than the data sheet of the GPU, seven published step times of another GPU, and a list of what a step computes. And this is not a slow program that
-became less slow. On an H200, where the last step takes 33 ms, other programs took 31.5 (llm.c, in CUDA by hand), 35.3 (build-nanogpt) and 35.8 ms (nanoGPT, compiled) for
-the same batch (`data/measurements/h200-peers.json`). The largest
+became less slow. On an H200 we ran other programs beside ours, with the same batch. Our last step took 33.7 ms, llm.c (written in CUDA by hand) 31.5, build-nanogpt 35.3 and nanoGPT 35.8
+ms (`data/measurements/h200-peers.json`). The largest
 misses are two that almost cancel: compile gains 2.8 times where 2.1 were forecast, and flash attention after it 1.4 where 1.8
 were. We assumed 5 µs for the start of a kernel, and this H100 took 8. It changes nothing here, because the starts are hidden behind the work.
 
 The last column, measured over the forecast by the H100's own fractions, is a surprise. The command `ladder` measures fractions on the machine itself before it climbs (chapter 14b). We
 expected them to do better than those of an A100. Up to bf16 they do about as well. From compile on their forecasts are too long:
 the step takes only two thirds of that time. The fraction of the products in bf16 looks wrong. Timed alone, they reached 290 TFLOP/s.
-But the complete last step, which contains them and more, did 385 (365 if one does not count what flash attention skips). So they must run faster inside the step than when we timed
+But the complete last step, which contains them and more, did 385 (363 without the tiles that flash attention skips). So they must run faster inside the step than when we timed
 them.
 
 One suspect is the head. We timed it with 50,257 columns, and the compiler pads such a matrix by itself (chapter 13). We tested
 this suspicion on an H200, which has the processor of an H100 and a faster memory. We ran the same command there. Then we measured
-the head's products, and the fractions, twice: with a head of 50,257 columns and with one of 50,304. In the table, "and the head's" is the forecast
-by an A100's fractions, but for the head of the rungs that are not compiled: it has the rate that was measured.
+the head's products, and the fractions, twice: with a head of 50,257 columns and with one of 50,304. In the table, the column "and the head's" is
+the forecast by an A100's fractions with one change: before compile, the head has its measured rate.
 """
 
 # %%
@@ -749,7 +750,7 @@ figures.eager_forecasts("and the head's, on the H100", run, h100, day["head"])
 # %% [markdown]
 r"""
 In bf16 the head is more than five times as fast with 50,304 columns. In TF32 the factor is 2.2, and in float32 there is next to none. With 50,257 columns
-bf16 is no faster than TF32: 125 and 126 TFLOP/s. This one number explains both columns that were wrong.
+bf16 is no faster than TF32: 125 and 126 TFLOP/s. The slow head explains the errors of both forecasts, by an A100's fractions and by the GPU's own.
 
 **Before compile**, the head is slow, and the A100's fractions do not know it. With its measured rate, and nothing else changed, the three forecasts are
 right within 8% on both GPUs. Without the slow head, bf16 would gain 1.16 over TF32 on the H100, where 1.09 was measured. And compile gains 2.8 where 2.1 were forecast: of the
@@ -781,7 +782,8 @@ for rung in run["rungs"]:
 # %% [markdown]
 r"""
 Up to bf16 the forecast of the memory is right to half a per cent. A compiled step needs about 30% less than `step_memory` says (on the H200 19 to 30%),
-which is the upper estimate that we promised.
+which is the upper estimate that we promised. Compiled and with 50,257 rows, the H200 needs 1.5 GiB more than the H100; with 50,304 rows both need the same. The difference is
+the size of one table of logits in bf16 (1.53 GiB). We suspect that the compiler's trials (chapter 13) ended differently on the two GPUs.
 
 The function `say_predicted` in the appendix prints such a forecast for every GPU of chapter 09's table.
 """

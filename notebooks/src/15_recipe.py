@@ -193,8 +193,8 @@ for name, of in lengths.items():
 
 # %% [markdown]
 r"""
-In the first step nearly every weight moves by one learning rate, whether its gradient is large or tiny. (The biases of the keys do not move: softmax cancels
-them, so their gradient is 0.) The reason is in Adam. It divides
+In the first step nearly every weight moves by one learning rate, whether its gradient is large or tiny. (The biases of the keys hardly move: softmax cancels
+them, so their gradient is only rounding.) The reason is in Adam. It divides
 a mean of the gradients by the root of a mean of their squares. After one step both means consist of one gradient, so the
 quotient is +1 or −1. Later, the gradients of different steps disagree. They partly cancel in the mean of the gradients, and the steps become shorter. With so
 large a rate, most of
@@ -282,7 +282,8 @@ rate, nothing of it is left. Both numbers are true, and they answer different qu
 rate that was tuned for one of them measures how well that rate suits the other.
 
 Is warm-up useless, then? Look at the figure once more. With warm-up the valley is wide: a rate that is twice too large costs little. Without it the same mistake is expensive. Wortsman et al.
-(2023) found the same with larger models. With this schedule, warm-up buys safety rather than a better loss (with the cosine of the next section it buys more: chapter 15b). It is nearly free: only where the rate is too small
+(2023) found the same with larger models. With this schedule, and without clipping, warm-up buys safety rather than a better loss. (In the recipe at the end of this chapter it buys more;
+chapter 15b measures it.) It is nearly free: only where the rate is too small
 does it cost something, because it makes the rate still smaller.
 
 ## How the rate comes down
