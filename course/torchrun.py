@@ -163,7 +163,7 @@ def so_far_killed(number: str, path: Path, lines: int, longer: float, *words: st
     """Start the command of so_far, and end it by `kill -9` some seconds after a file has so many lines; how many it has then."""
     environment = os.environ | {"PYTHONPATH": str(package_so_far(number, RUN))}
     print(f"$ python -m nanogpt {' '.join(words)}")
-    call = [sys.executable, "-m", "nanogpt", *words]  # a process of its own: a fork's client is not the run
+    call = [sys.executable, "-m", "nanogpt", *words]
     nowhere = subprocess.DEVNULL
     process, began = subprocess.Popen(call, env=environment, stdout=nowhere, stderr=nowhere), time.monotonic()
     while process.poll() is None and kills.lines_in(path) < lines and time.monotonic() < began + SECONDS:

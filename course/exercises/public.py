@@ -12,10 +12,10 @@ from course.exercises.sets import ExerciseSet
 from course.files import write_atomically
 from course.paths import ROOT, CourseError
 
-KEPT_BACK = (  # the sets, and the tests that read them
+KEPT_BACK = (  # how the names of the sets begin, and of the tests and programs that read them
     "exercises/",
     "tests/grading/",
-    "bench/",
+    "bench/grading",
     "tests/machinery/test_course_public.py",
     "tests/machinery/test_course_release.py",
     "tests/repository/test_exercises.py",

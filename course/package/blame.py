@@ -12,7 +12,7 @@ EXAMPLE = re.compile(
     r"\n(?:E +)?(?:Falsifying example|Failing explicit example|Failing test case): "
 )  # hypothesis's note
 NOISE = re.compile(
-    r"^E?\s+\+  |most recent call|importlib|course[/\\]trial\.py|^ *\^+$"
+    r"^E?\s+\+  |most recent call|importlib|package[/\\]trial\.py|^ *\^+$"
     r"|^ImportError while importing|^Hint: make sure|^Traceback:$"  # pytest's, of a test file
 )
 

@@ -11,13 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from course import paths
 from course.files import diff, write_atomically
 from course.package import passed
 from course.package.as_of import Chapter, current
 from course.package.blame import excerpt, first_line, likely_cell
 from course.package.blank import refuse_empty
-from course.package.cells import ExportedCell, claimed_modules, defined_names
+from course.package.cells import ExportedCell, defined_names
 from course.package.compose import cells_of
 from course.package.growing import module_parts
 from course.package.last_run import compare_with_run
@@ -187,9 +186,3 @@ def check_chapter(chapter: str) -> str:
         for m, text in exports.in_package().items()
     ]
     return "\n".join(filter(None, diffs))
-
-
-def orphans(chapters: list[str]) -> list[str]:
-    """Modules in the package that no notebook exports."""
-    claimed = {module for chapter in chapters for module in claimed_modules(notebook_path(chapter))}
-    return [module_file(module) for module in paths.modules() if module not in claimed]

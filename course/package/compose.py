@@ -21,11 +21,6 @@ def compose(notebooks: list[Path], only: set[str] | None = None) -> dict[str, st
     return export_all(read(exporting(notebooks, only)), only)
 
 
-def compose_upto(chapter: str) -> dict[str, str]:
-    """Module name → module text, of all chapters up to and including this one."""
-    return compose(notebooks_upto(chapter))
-
-
 def all_notebooks() -> list[Path]:
     """The notebooks of all chapters, in order; the one that `course build` is making stands aside."""
     made = Path(os.environ[ASIDE]) if os.environ.get(ASIDE) else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from course.paths import PACKAGE, module_file
 from course.states.released import owners
-from course.states.started import made_by
+from course.states.started import MISSING, made_by
 
 DISK = re.compile(r"\[Errno \d+\] (No space left|Read-only file system|Disk quota exceeded)")
 NO_NAME = re.compile(r"cannot import name '(\w+)' from (?:partially initialized module )?'nanogpt\.([\w.]+)'")
@@ -16,7 +16,7 @@ def remedy(error: str) -> str:
     """The remedy for an import of ours that failed, or a disk, from the error's text; empty for any other error."""
     if DISK.search(error):
         return "the disk is full or cannot be written; `course doctor` says how much is free"
-    if found := re.search(r"No module named 'nanogpt\.([\w.]+)'", error):
+    if found := MISSING.search(error):
         return f"{module_file(found[1])} is missing; {bring_back(found[1])}"
     if found := NO_NAME.search(error):
         return f"{module_file(found[2])} has no {found[1]}; {bring_back(found[2])}"

@@ -33,11 +33,6 @@ def room_files(modules: Iterable[str]) -> dict[str, str]:
     }
 
 
-def package_files() -> dict[str, str]:
-    """The same of all rooms; `__init__.py` and `__main__.py` of the package itself come from no notebook and stay."""
-    return room_files(f"{room}.module" for room in ROOMS)
-
-
 def make_rooms(modules: Iterable[str], package: Path) -> None:
     """Make what is missing of the folders that these modules stand in; what is there stays as it is."""
     for name, text in room_files(modules).items():

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from course.machine.finding import GREEN, Finding
-from course.paths import module_path, modules, source_chapters
+from course.paths import source_chapters
 from course.states.released import owners
 from course.states.state import built, grows, in_words, state
 
@@ -36,12 +36,6 @@ def made_by(module: str) -> str:
 def is_there(chapter: str) -> bool:
     """Whether a chapter's modules belong into the package as it stands: all in a complete one, else those that are built."""
     return not grows() or chapter in built()
-
-
-def take_out_others(there: set[str]) -> None:
-    """git has brought modules into a growing package that were not there: they are still to be built."""
-    for module in set(modules()) & set(owners()) - there if grows() else ():
-        module_path(module).unlink()
 
 
 def package() -> Iterator[Finding]:

@@ -88,7 +88,7 @@ def pytest_configure(config) -> None:
     from nbval import kernel
 
     kernel.KernelManager = InAClone
-    gc.disable()  # seven thousand tests are a million objects and no garbage: looking for some takes half of the time
+    gc.disable()  # thousands of tests are a million objects and no garbage: looking for some takes half of the time
 
 
 def pytest_collection_modifyitems(items: list) -> None:

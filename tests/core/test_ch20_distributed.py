@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import in_ranks
+from ranks import GLOO, in_ranks
 from small_run import write_text
 from small_shards import rows_of
 
@@ -35,9 +35,6 @@ from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import accumulate_gradients
 from nanogpt.weights import load_model, save_model
 
-GLOO = pytest.mark.skipif(
-    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-)
 pytestmark = GLOO
 V, T, ROWS = 96, 16, 8
 BOUND = 2e-6  # float32: gradients by their length, losses in nats over STEPS steps; measured 2e-7 and 5e-7

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-from ranks import in_ranks
+from ranks import GLOO, in_ranks
 from small_run import Poisoned, lines, weights
 
 from nanogpt import checkpoint, trainer
@@ -28,12 +27,7 @@ from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.trainer import exit_code, held_loss, seed_step
 
-pytestmark = [
-    pytest.mark.skipif(
-        not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-    ),
-    pytest.mark.usefixtures("one_thread"),
-]
+pytestmark = [GLOO, pytest.mark.usefixtures("one_thread")]
 BOUND = 2e-5  # nats, over 12 steps at a rate of 1e-2; measured 1e-6
 
 

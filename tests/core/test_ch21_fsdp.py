@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
-from ranks import in_ranks
+from ranks import GLOO, in_ranks
 from safetensors.torch import load_file
 from small_run import small, write_text
 
@@ -24,9 +23,7 @@ from nanogpt.trainer import build_run, load_weights, one_step, resume
 from nanogpt.training import accumulate_gradients
 from nanogpt.weights import load_model, save_model
 
-pytestmark = pytest.mark.skipif(
-    not dist.is_available() or not dist.is_gloo_available(), reason="PyTorch without gloo"
-)
+pytestmark = GLOO
 V, T, ROWS, STEPS, CLIP = 97, 16, 8, 5, 0.5  # 97 rows do not divide
 SHAPE = GPTConfig(block_size=T, vocab_size=V, n_layer=2, n_head=2, n_embd=34)  # nor does 34 by 4
 # In nats over STEPS steps, and of the gradient's length: sums in another order. Measured 2e-7 to 5e-7.

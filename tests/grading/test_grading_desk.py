@@ -237,10 +237,6 @@ def ring(outer, inner):
 """
 
 
-def with_code(student: str, code: str) -> dict:
-    return result(student, [], [], solutions={"student": "", "04-1": "def area(r): return 3", "04-2": code})
-
-
 def pairs(codes: dict[str, str], made) -> list[tuple]:
     results = [
         result(student, [], [], solutions={"student": "", "04-1": "def area(r): return 3", "04-2": code})

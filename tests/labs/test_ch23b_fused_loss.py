@@ -191,7 +191,7 @@ class TestKernel:
     @pytest.fixture(autouse=True)
     def triton_here(self):
         pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
-        from course.machine import triton_here
+        from course.figures import triton_here
 
         return triton_here
 

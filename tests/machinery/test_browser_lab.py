@@ -17,7 +17,7 @@ import pytest
 from browser import chromium, needs_chromium, opened, shot
 
 from course.machine.lab import running
-from course.package.compose import compose_upto
+from course.package.compose import compose, notebooks_upto
 from course.paths import ROOT
 
 pytestmark = [
@@ -157,7 +157,7 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window, module):
         said = check.locator(".jp-OutputArea-output").inner_text()
         assert "to nanogpt/model.py" in said and "tests/core/test_ch04_attention.py passes" in said
         written = module.read_text(encoding="utf-8")
-        assert written == compose_upto("04")["model"]
+        assert written == compose(notebooks_upto("04"), {"model"})["model"]
         shot(page, "lab-2-run")
 
         cell = cell_with(page, "def attention_weights(q: Tensor")

@@ -15,7 +15,7 @@ from course import notebook
 from course.package import as_of, checkpoint, compose, remedies
 from course.package.as_of import Chapter
 from course.package.grown import as_html, difference
-from course.package.rooms import ROOMS, package_files
+from course.package.rooms import ROOMS
 from course.paths import PACKAGE, CourseError, module_path, modules
 
 KINDS = ["new function", "new class", "more methods", "grow function", "grow method", "grow class"]
@@ -111,7 +111,7 @@ def test_in_any_order_the_chapters_give_the_same_package(plan, data):
         again = data.draw(st.lists(st.sampled_from(order), max_size=2))
         for number in [*order, *again]:
             export(root, number)
-        assert package(root / "nanogpt") == compose.compose_upto(f"{last:02}")
+        assert package(root / "nanogpt") == compose.compose(compose.notebooks_upto(f"{last:02}"))
 
 
 @settings(max_examples=15)
@@ -123,7 +123,9 @@ def test_a_chapter_is_tested_in_the_package_as_of_that_chapter(plan):
             export(root, number)
         for number in range(len(chapters)):
             Chapter(root / f"notebooks/{number:02}_x.ipynb").lay_out(root / f"trial{number}")
-            assert package(root / f"trial{number}/nanogpt") == compose.compose_upto(f"{number:02}")
+            assert package(root / f"trial{number}/nanogpt") == compose.compose(
+                compose.notebooks_upto(f"{number:02}")
+            )
 
 
 GROWING = [
@@ -193,7 +195,6 @@ def test_a_missing_module_is_told_with_the_chapter_that_makes_it(error, said):
 
 
 def test_the_rooms_have_a_line_each():
-    assert package_files().keys() == {f"{room.replace('.', '/')}/__init__.py" for room in ROOMS}
     folders = {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE}
     assert {path.relative_to(PACKAGE).as_posix().replace("/", ".") for path in folders} == set(ROOMS)
 

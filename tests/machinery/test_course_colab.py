@@ -185,19 +185,19 @@ def pip(monkeypatch):
 
 
 def test_only_what_is_missing_is_installed_and_nothing_is_replaced(monkeypatch, pip):
-    absent = "pydantic", "py-spy", "ruff", "nanogpt"  # a command's need, two of the course, the course itself
+    absent = "pydantic", "psutil", "ruff", "nanogpt"  # a command's need, two of the course, the course itself
     monkeypatch.setattr(colab, "there", lambda text: "" if text.startswith(absent) else "9999")
     monkeypatch.setattr(colab, "version", lambda name: "2.11.0+cu128")
     said = colab.install_missing()
-    assert said[0].startswith("installed pydantic, py-spy, ruff in ") and said[1].startswith(
+    assert said[0].startswith("installed pydantic, psutil, ruff in ") and said[1].startswith(
         "PyTorch 2.11.0+cu128"
     )
     asked = [word for word in pip.command if ">=" in word]
-    assert [word.split(">")[0] for word in asked] == ["pydantic", "py-spy", "ruff"]
+    assert [word.split(">")[0] for word in asked] == ["pydantic", "psutil", "ruff"]
     assert f"torch=={torch.__version__}" in pip.pins, "the version that is here is a constraint"
     pip.code, pip.said = 1, "Traceback\nERROR: no network"
     said = colab.install_missing()
-    assert said[0] == "pip cannot install pydantic, py-spy, ruff (ERROR: no network); run this cell again"
+    assert said[0] == "pip cannot install pydantic, psutil, ruff (ERROR: no network); run this cell again"
 
 
 def test_what_is_older_than_the_package_needs_is_said(monkeypatch, pip):

@@ -50,6 +50,9 @@ def test_the_class_has_no_solution_and_no_hidden_check(made, texts):
 def test_the_class_has_the_course_and_its_sets(public):
     assert not (public / ".git").exists() and not list(public.glob("exercises/*/"))
     assert {path.name for path in (public / "released").iterdir()} == {"04_attention"}
+    bench = {path.name for path in (ROOT / "bench").iterdir()} - {"__pycache__"}
+    kept_back = {"grading.py", "grading_defences.py"}  # the others are imported by tests that the class has
+    assert {path.name for path in (public / "bench").iterdir()} == bench - kept_back
     assert "released" not in (public / ".gitignore").read_text(), "students commit their work"
     words = [sys.executable, "-m", "course", "check", "04"]
     env = os.environ | {"PYTHONPATH": str(public), "PYTHONSAFEPATH": "1"}

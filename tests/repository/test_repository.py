@@ -14,8 +14,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from course.notebooks.build import check
-from course.package.checkpoint import check_chapter, orphans
-from course.package.compose import compose_upto
+from course.package.checkpoint import check_chapter
+from course.package.compose import compose
 from course.paths import NOTEBOOKS, ROOT, TIMES, chapters, module_path, modules, number_of, numbered
 
 NOTEBOOK_FILES = numbered(NOTEBOOKS, ".ipynb")
@@ -31,14 +31,10 @@ def test_drift(chapter):
     assert check_chapter(chapter) == ""
 
 
-def test_all_chapters_together_make_the_package():
-    assert compose_upto(chapters()[-1]) == {
+def test_all_chapters_together_make_the_package_and_nothing_else_is_in_it():
+    assert compose(NOTEBOOK_FILES) == {
         name: module_path(name).read_text(encoding="utf-8") for name in modules()
     }
-
-
-def test_every_module_comes_from_a_notebook():
-    assert orphans(chapters()) == []
 
 
 def outputs(path):
