@@ -113,6 +113,13 @@ def pytest_runtest_teardown(item, nextitem) -> None:
         hand_over(*HALVES)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report) -> None:
+    """Name what fails as soon as it does: what it said comes at the end, half an hour later."""
+    if report.failed and getattr(report, "node", None):  # of a worker, here where all of them are told
+        print(f"\nfailed: {report.nodeid}", flush=True)
+
+
 # The last lines
 
 

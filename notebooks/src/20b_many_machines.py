@@ -299,7 +299,7 @@ r"""
 The watch says where both are. Rank 1 is in `hangs`. Rank 0 has gone on to the next step, in which it first adds up how many targets all ranks have, and there it waits. The first line is the roll call of chapter 20 (the lines are sorted; it came last), after the
 time limit, with gloo. It knows that rank 1 does not answer, and not where it is.
 
-A process that is outside of Python for long, or that nobody has prepared, can be looked at by `py-spy dump --pid PID`. Attaching needs permission: root on macOS, and on Linux where
+A process that is outside of Python for long, or that nobody has prepared, can be looked at by `py-spy dump --pid PID` (`pip install py-spy`). Attaching needs permission: root on macOS, and on Linux where
 `/proc/sys/kernel/yama/ptrace_scope` is 1. `faulthandler.dump_traceback_later(600)` at a program's start needs none, and prints after ten minutes where it is.
 
 ## Finding a deadlock
