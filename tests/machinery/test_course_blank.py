@@ -266,9 +266,7 @@ def test_what_is_handed_out_again_keeps_a_student_s_own(blank_house):
 )  # fmt: skip
 def test_blank_and_chapter_go_together(words, capsys):
     assert main(["exercises", "release", *words]) == 2
-    assert capsys.readouterr().err == (
-        "course: a chapter with blanks is `course exercises release --chapter 04 --blank`, with --to FOLDER if need be\n"
-    )
+    assert "course exercises release --chapter 04 --blank" in capsys.readouterr().err
 
 
 def test_solution_shows_the_released_body(capsys):

@@ -244,7 +244,7 @@ def test_an_edit_that_was_not_run_is_noticed_on_colab_too(house):
         f"import json\n\n\nclass _message:\n    def blocking_request(*_, **__):\n        return {{'ipynb': json.loads({shown!r})}}\n"
     )
     said = house.run_cells(["import google.colab", *ran], code=1)
-    assert "the saved cell is not the one that was run last" in said
+    assert 'count under "04 · Tiny"' in said and "what was run last" in said
     assert "LIMIT = 3" in house.module.read_text()
     house.run_cells(["import google.colab", *ran, ran[1].replace("LIMIT = 3", "LIMIT = 4")], code=0)
     assert "LIMIT = 4" in house.module.read_text() and "LIMIT = 4" in house.notebook.read_text()
