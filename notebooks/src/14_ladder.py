@@ -622,8 +622,8 @@ answer("14.3", step_memory(GPTConfig(), {"float32"}, 16, 1024) / 2**30)
 
 # %% [markdown]
 r"""
-The lecture's batch fits on an A100 with 80 GB. It does not fit on a T4, which has 16. (A last line "chunked loss" is a rung of a later chapter. It changes nothing here, since it is for
-steps in float32.)
+The lecture's batch fits on an A100 with 80 GB. It does not fit on a T4, which has 16. (A last line
+"chunked loss" comes where the package is complete. It is a rung of chapter 23b, and changes nothing here, since it is for steps in float32.)
 
 From now on we use the fitted fractions, and 5 µs for the start of a kernel. Here are the forecast, the limit and the published times of
 all rungs in one figure:

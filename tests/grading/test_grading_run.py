@@ -627,7 +627,7 @@ TALKS = f"{CHANNEL}\nfor _ in range(60):\n    frame({{'kind': 'at', 'id': 1, 'ta
 @pytest.mark.parametrize(
     ("code", "error", "says"),
     [
-        (f"{FORKS}time.sleep(3)\n", Ended, "GiB of memory"),
+        (f"{FORKS}time.sleep(9)\n", Ended, "GiB of memory"),
         (FORKS + TALKS, Ended, "GiB of memory"),
         (HOLDS_NONE, SandboxError, "shared memory"),
     ],
