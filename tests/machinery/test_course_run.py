@@ -171,7 +171,7 @@ def test_a_lab_that_does_not_start_says_its_last_words(tmp_path):
 def test_tests_without_nbval_say_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert cli.main(["test"]) == 2
-    assert "the tests need pytest and nbval: pip install" in capsys.readouterr().err
+    assert "the tests need pytest and nbval and xdist: pip install" in capsys.readouterr().err
     assert cli.main(["lab"]) == 2
     assert "JupyterLab is not installed" in capsys.readouterr().err
 
