@@ -1,6 +1,7 @@
 """A failing test, told to a student: what it says, in one line, and which cell it most likely means."""
 
 import re
+from pathlib import Path
 
 from course.package.cells import ExportedCell
 from course.package.export import cell_at
@@ -50,6 +51,14 @@ def likely_cell(
     named = [cell for cell in cells if any(re.search(rf"\b{name}\b", text) for name in cell.names())]
     found = [*frames(text, all_cells, modules), *named]
     return found[0].where if found else cells[0].notebook
+
+
+def source_of(test: str, files: list[Path]) -> str:
+    """The lines of a test, which name what it tests."""
+    name = re.escape(test.partition("[")[0])
+    function = re.compile(rf"^( *)def {name}\(.*?(?=^\1[^\s)]|\Z)", re.MULTILINE | re.DOTALL)
+    texts = (file.read_text(encoding="utf-8") for file in files)
+    return next((found[0] for text in texts if (found := function.search(text))), "")
 
 
 def frames(text: str, cells: list[ExportedCell], modules: dict[str, str]) -> list[ExportedCell]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from course.files import diff, write_atomically
 from course.package import passed
 from course.package.as_of import Chapter, current
-from course.package.blame import excerpt, first_line, likely_cell
+from course.package.blame import excerpt, first_line, likely_cell, source_of
 from course.package.blank import refuse_empty
 from course.package.cells import ExportedCell, defined_names
 from course.package.compose import cells_of
@@ -114,7 +114,8 @@ def try_aside(exports: Chapter, tests: list[Path]) -> None:
     text = re.sub(
         r"(?m)(?:^\.\.[/\\].*?|\S*)(tests[/\\](?:\w+[/\\])?test_ch)", lambda m: m[1].replace("\\", "/"), text
     )
-    where = likely_cell(text + said, exports.cells, cells_of(exports.upto, modules), modules)
+    tested = source_of(report.get("failure", {}).get("test", ""), tests)
+    where = likely_cell(text + said + tested, exports.cells, cells_of(exports.upto, modules), modules)
     names = ", ".join(map(module_file, modules))
     error = TestsFail if "failure" in report else CourseError
     raise error(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
