@@ -156,7 +156,7 @@ def vocabulary() -> Iterator[Finding]:
 
 def data() -> Iterator[Finding]:
     there = sorted(p.name for p in (ROOT / "data" / "downloads").glob("*"))
-    built = "built" if (BUILT / "stories").is_dir() else "made by chapter 02"
+    built = "built" if (BUILT / "stories").is_dir() else "made by chapter 03"
     downloaded = f"; downloaded: {', '.join(there)}" if there else ""
     yield Finding(GREEN, "corpus", f"embedded, {built}{downloaded}")
     yield data_sets()
