@@ -45,7 +45,8 @@ _hidden = 1
     )
 
 
-def test_a_checkpoint_says_what_stays_true(house):
+def test_a_checkpoint_says_what_stays_true(house, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--collect-only")  # the student's own, which the trial does not see
     said = "exported area, count to nanogpt/tiny.py\ntests/test_ch04_tiny.py passes\n"
     assert house.course("checkpoint", "4") == said
     house.edit("LIMIT = 3", "LIMIT = 4")
