@@ -83,6 +83,7 @@ def test_accumulation_takes_the_time_of_its_micro_batches():
     assert 5 < many / few < 10, "thirty micro-batches and one update, against three and one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 def test_each_ready_configuration_has_a_dry_run_that_writes_nothing(
     name, slow_machine, tmp_path, monkeypatch, capsys
