@@ -680,7 +680,8 @@ def test_it_is_said_that_nothing_is_left_for_validation(tmp_path, tokenizer_path
         main([tmp_path / "a.txt", "--tokenizer", tokenizer_path, "--out", tmp_path / "out", "--val", val])
         == 0
     )
-    assert ("nothing is left for validation" in capsys.readouterr().out) == warned
+    said = capsys.readouterr().out
+    assert ("nothing is left for validation" in said) == warned and " bytes of text per token\n" in said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
@@ -699,6 +700,14 @@ def test_a_pipe_does_not_hang(tmp_path, tokenizer_path, capsys):
     os.mkfifo(tmp_path / "a.txt")
     assert main([tmp_path / "a.txt", "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 2
     assert "a.txt" in capsys.readouterr().err
+
+
+def test_a_file_is_no_folder_to_be_alone_in(tmp_path):
+    """`train tiny run.dir=notes.txt` once said no more than that the file exists."""
+    (file := tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"notes\.txt is a file"):
+        alone_in(file, "trainer", "choose another run.dir").__enter__()
+    assert file.read_text() == "mine"
 
 
 def stopped(monkeypatch, chunks: int, *arguments, **options) -> None:
@@ -736,3 +745,5 @@ def test_a_bad_source_is_one_line_and_leaves_no_shard(tmp_path, tokenizer_path, 
     error = capsys.readouterr().err
     assert says in error and name in error and error.count("\n") == 1
     assert not list(tmp_path.rglob("*.bin"))
+    (tmp_path / name).write_text('{"text": "one"}\n')
+    assert main([tmp_path / name, "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 0, "for ever"

@@ -35,7 +35,12 @@ def test_steps_made_again_count_as_made_last_and_come_in_order(tmp_path):
 
 @pytest.mark.parametrize(
     "text, says",
-    [("", "no step"), ("[1]\n" + '{"step": 1}\n', "line 1"), ('{"step": [1]}\n{"step": 1}\n', "line 1")]
+    [
+        ("", "no step"),
+        ("[1]\n" + '{"step": 1}\n', "line 1"),
+        ('{"loss": 1}\n{"step": 1}\n', "line 1"),
+        ('{"step": [1]}\n{"step": 1}\n', "line 1"),
+    ]
     + [("\x00" * 100 + "\n" + '{"step": 1}\n', "line 1")],
 )
 def test_what_is_no_run_is_one_line(tmp_path, capsys, text, says):

@@ -242,6 +242,17 @@ def test_float32_computes_at_float32s_rate_and_tf32_beside_it(capsys):
     assert "pytorch-fp16" in said(capsys, "--device", "T4"), "a card without bfloat16"
 
 
+def test_a_batch_beyond_all_cards_is_told_and_not_drawn_sign_by_sign(capsys):
+    """Its picture once took a gigabyte of signs, and beyond 64 bits of them an OverflowError."""
+    text = said(capsys, "--batch", "99999999999999999999", code=1)
+    assert "does NOT fit" in text and max(map(len, text.splitlines())) < 200
+
+
+def test_a_plot_is_written(tmp_path, capsys):
+    said(capsys, "--pp", "4", "--accumulate", "4", "--plot", str(file := tmp_path / "memory.svg"))
+    assert file.stat().st_size > 5000 and "svg" in file.read_text()[:500]
+
+
 def test_a_model_and_a_card_of_ones_own(capsys):
     words = "--layers 32 --heads 32 --width 4096 --vocab 32000 --device H100 --dp 8 --shard 3"
     text, config = said(capsys, *words.split()), GPTConfig(1024, 32000, 32, 32, 4096)

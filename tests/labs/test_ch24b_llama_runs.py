@@ -25,6 +25,7 @@ from nanogpt.labs.tuning.lora import add_lora, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig, flops_per_token, num_params
 from nanogpt.pretrained import load_pretrained
 from nanogpt.shards import load_manifest
+from nanogpt.trainer import refuse_changes
 from nanogpt.weights import digest, load_model, save_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -176,6 +177,17 @@ def test_biases_are_refused_only_where_somebody_asks_for_them(whole, tmp_path):
     with pytest.raises(ValueError, match="a Llama has no biases"):
         load_config(file)
     assert load_config(whole.folder / "config.yaml") == whole.config
+
+
+@pytest.mark.parametrize("older, word", {"family": "family=llama", "lora": "lora.rank=2"}.items())
+def test_a_run_that_is_older_than_a_key_goes_on_and_not_with_another_value(older, word, capsys):
+    config = load_config("tiny", ["init_from=x"])
+    saved = config_dict(config)
+    del saved[older], saved["llama"]
+    refuse_changes(config, saved)
+    assert not capsys.readouterr().out
+    with pytest.raises(ValueError, match=f"cannot go on with {word}"):
+        refuse_changes(load_config("tiny", ["init_from=x", word]), saved)
 
 
 # A run
