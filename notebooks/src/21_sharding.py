@@ -623,7 +623,7 @@ print(f"activations of {ROWS // N} rows, by chapter 09's formula: {kept / 1e6:.1
 
 # %% [markdown]
 r"""
-The bars are what a rank holds when backward has ended, and the black line is the peak of a step. At the peak a rank has not all gradients yet, but other things that the formula leaves out. Most of them are activations: one process has those of all rows, two ranks have half of them each. FSDP2's peak is 19.4 MB, and recomputation lowers it to 16.7 only, although the activations of four rows have 8.7: without those of the blocks, another moment of the step is the highest. The rest are the gathered weights of the root and of a block, complete gradients on their way into parts, and buffers in which a collective is packed. These do not grow with the number of blocks, so FSDP2 saves more the more
+The bars are what a rank holds when backward has ended, and the black line is the peak of a step. At the peak a rank has not all gradients yet, but other things that the formula leaves out. Most of them are activations: one process has those of all rows, two ranks have half of them each. Recomputation lowers FSDP2's peak, but by less than the 8.7 MB that the activations of four rows have: without those of the blocks, another moment of the step is the highest. The rest are the gathered weights of the root and of a block, complete gradients on their way into parts, and buffers in which a collective is packed. These do not grow with the number of blocks, so FSDP2 saves more the more
 blocks there are. On a GPU more comes on top that we do not see here: the memory that the allocator loses to fragments, and the libraries' own.
 
 Must each rank make the complete model first, only to cut it? No: chapter 21d makes a large model part by part.
