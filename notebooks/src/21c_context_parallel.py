@@ -497,6 +497,8 @@ answer("21c.2", forward / 1e6)
 
 # %% [markdown]
 r"""
+Backward sends 3.3 times as much as forward. The keys and values go around once more, which is 88.1 MB again. With them travel their gradients, in numbers twice as wide and for one hop more: 88.1 · 2 · 8/7 = 201.3 MB.
+
 Can a GPU compute while this travels? Let c = T/n be the tokens of a rank. In each later step of the zigzag it computes half of a c × c tile, which is 2c²C operations in all heads together. Meanwhile 4cC bytes of bf16 travel. Both grow with C, but only the computing grows with c². So from some length on the ring costs no time, and this length does not depend on the width.
 For F operations and B bytes a second it is c = 2F/B. (Liu et al. 2023, §3, have F/B, for a full tile.)
 Backward needs a little more, c = 2.4F/B: it makes five products where forward makes two, and with the keys and values travel their gradients in float32, 12cC bytes in all.
