@@ -492,7 +492,7 @@ answer("20.3", 100 * (1 - ms["flat"] / ms["loop"]))
 # %% [markdown]
 r"""
 The first line is the time of computing alone, on half the rows; there no rank waits for the other. What the others take beyond it is the price of averaging:
-the messages, the copies, and the time in which a rank waits for the slower one. The loop pays several times as much as one message, although the bytes are the same. So the bytes cannot be the reason: what `flat` saves is the fixed cost of 27 messages. Divide the difference of the last two lines by 27. It is of the order of a millisecond for each message, nearly all of it for meeting.
+the messages, the copies, and the time in which a rank waits for the slower one. The loop pays several times as much as one message, although the bytes are the same. So the bytes cannot be the reason: what `flat` saves is the fixed cost of 27 messages. Divide the difference of the lines *loop* and *flat* by 27: each message costs of the order of a millisecond, nearly all of it for meeting.
 
 ## A hook for each parameter
 
