@@ -18,11 +18,13 @@ from nanogpt.labs.ladder.climb import (
     in_turns,
     judge_rung,
     moved,
+    reached_roofline,
     row,
 )
 from nanogpt.labs.ladder.ladder import MODELS, gains_so_far, staircase, together
 from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
-from nanogpt.labs.roofline.clock import measure_roofline
+from nanogpt.labs.roofline.clock import Roofline, measure_roofline
+from nanogpt.labs.roofline.work import Fractions
 from nanogpt.model import GPTConfig
 
 CPU = torch.device("cpu")
@@ -40,6 +42,21 @@ def test_calls_take_turns_and_nobody_is_always_first():
     order = []
     calls = [lambda name=name: order.append(name) or len(order) for name in "ab"]
     assert in_turns(calls, 3) == [[1, 4, 5], [2, 3, 6]]
+
+
+def test_products_are_measured_at_the_sizes_of_the_last_rung_that_reads_their_format(monkeypatch):
+    """From "nice numbers" on the head is a multiple of 128 columns wide; float32 and TF32 have no such rung on this GPU."""
+    seen = {}
+
+    def fractions(config, B, T, roof, device, dtype, repeats):
+        seen[dtype] = config.vocab_rows
+        return Fractions(1.0, 1.0)
+
+    monkeypatch.setattr(climb_module, "measure_fractions", fractions)
+    roof = Roofline("cuda", {"float32": 1.0, "tf32": 2.0, "bfloat16": 4.0}, 1.0)
+    skipped = {"kept memory", "fp16", "chunked loss"}
+    reached_roofline(GPTConfig(), 16, 1024, roof, torch.device("cuda"), skipped)
+    assert seen == {"float32": 50257, "tf32": 50257, "bfloat16": 50304}
 
 
 # In turns
