@@ -11,8 +11,8 @@ GPU it should compile for, and then read what it wrote. In this chapter we take 
 23c, and compile it for three GPUs that are not here: T4, A100 and H100. We predict the number of tensor-core instructions and count them, find out which
 blocks fit, and predict which of them is the best.
 
-Only a GPU can say whether the last prediction is right. We asked an H100, and compare. At the end we ask the instructions why PyTorch's kernel is
-three times as fast as ours.
+Only a GPU can say whether the last prediction is right. We asked an H100, and compare. There PyTorch's kernel is three times as fast as ours. At the end we look
+for what our instructions lack.
 """
 
 # %%
@@ -310,7 +310,7 @@ loop loads nothing into registers at all: the tiles of k and v come by copies of
 then, so it grows from 16 to 56 KiB, and the registers fall from 221 to 152.
 
 So the counts of a kernel depend on what the compiler is told. When a kernel is launched, Triton looks at each address and tells the compiler if it is a multiple of 16. New tensors of PyTorch
-always are. But a slice of a half-precision tensor that begins one number later, such as `x[1:]`, is not. For this one Triton compiles the kernel a second time, and the result is the slow version. Nothing says so.
+always are. But if x is a vector in half precision, `x[1:]` begins two bytes later. For it Triton compiles the kernel a second time, without the promise, and nothing says so.
 
 ## How many programs at a time
 
@@ -542,10 +542,12 @@ products instead of two.
 The exponentials agree. With 4 warps each thread computes 32 for the weights and 32 for `shrink`. With 8 warps there are twice as many
 threads: if they shared everything, each would have 16 and 16. It has 48, which is 32 and 16. The weights are computed twice.
 
-## Why is PyTorch's kernel faster?
+## What our kernel lacks
 
-PyTorch's kernel, which is cuDNN's on this GPU (chapter 12b), took 48 µs. Our operator of chapter 23c took 157 µs. It uses blocks of 32. Look at the count for
-the A100 with blocks of 32 above, and then for the H100. Its `wgmma` needs 64 rows:
+PyTorch's kernel, which is cuDNN's on this GPU (chapter 12b), took 48 µs. Our operator of chapter 23c took 157 µs. We cannot look into cuDNN, but into our own code, and it shows three differences from what an
+H100 could do.
+
+First, the operator uses blocks of 32, and the H100's `wgmma` needs 64 rows:
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -555,10 +557,10 @@ assert not instructions(for_h100[32, 4])["wgmma.mma_async"], "a block of 32 has 
 
 # %% [markdown]
 r"""
-So with blocks of 32 the H100 runs the A100's instruction, and its own one is never used. This block also loads each key 16.5 times instead of 8.5 (chapter 23c's (n + 1)/2), which
+So with blocks of 32 the H100 runs the A100's instruction, and its own is never used. This block also loads each key 16.5 times instead of 8.5 (chapter 23c's (n + 1)/2), which
 is why its limit above is twice that of 64.
 
-The second reason is in `exp`. An H100 multiplies 989 · 10¹² times a second on its tensor cores (counting additions), but computes only 3.9 · 10¹² exponentials (Shah et al. 2024, §3.1). That is
+The second difference is in `exp`. The tensor cores of an H100 do 989 · 10¹² multiplications and additions a second, but only 3.9 · 10¹² exponentials can be computed in this time (Shah et al. 2024, §3.1). That is
 so few that it matters whether they are computed twice. The copies come from one choice in chapter 23c: `m` and `total` are columns, (BLOCK, 1), as in chapter 12. Triton's own tutorial keeps
 them as vectors, (BLOCK,). Here is our kernel with vectors. It should compute the same.
 """
@@ -612,11 +614,11 @@ The output is the same to the bit. With a block of 64 and 4 warps nearly half of
 lines are a lower limit for the exponentials alone, as the roofline is one for the products. The products of all 13,056 tiles of 64 × 64 need 14 µs (4 · 64³ FLOPs each). The exponentials need
 27 µs with columns, and 15 with vectors.
 
-The third reason is the order of the work. In our loop a product must end before the softmax of its tile begins, and the softmax must end before the second product. FlashAttention-3
+The third difference is the order of the work. In our loop a product must end before the softmax of its tile begins, and the softmax must end before the second product. FlashAttention-3
 computes the softmax of one tile *during* the products of another (Shah et al. 2024, §3.2). Our kernel has no such overlap inside a program. Only another program on the
 same multiprocessor can fill the gap.
 
-How much each of the three reasons costs, we cannot say: the vectors have not run on a GPU. Two of them are free to try, a block of 64 and the vectors.
+How much each of the three costs, only a GPU can say, and the vectors have not run on one.
 
 With the backward pass the order of the blocks is another one: on an H200, forward and backward together took 0.62 ms with blocks of 32,
 0.76 ms with 64 and 0.71 ms with 128. This is why the operator has 32.
@@ -639,10 +641,11 @@ r"""
 
 To explore:
 
-1. `tl.exp` costs a multiplication before each `ex2`. Put $\log_2 e$ into the scale and use `tl.exp2`. *Predict* how the
+1. You have a GPU? Take the time of `vector_kernel` beside `flash_kernel`, for each choice of the table. *Predict* first, from the counts, where it helps most.
+2. `tl.exp` costs a multiplication before each `ex2`. Put $\log_2 e$ into the scale and use `tl.exp2`. *Predict* how the
    counts change. *Check:* chapter 23c's `error_of`, and the counts.
-2. Compile `norm_kernel` of chapter 23 for rows of 768 and of 8,192 numbers. From which size on does it spill with 4 warps?
-3. For capability 120 (the RTX 5090), which instructions do you expect? Compile it, and read NVIDIA's PTX documentation about what
+3. Compile `norm_kernel` of chapter 23 for rows of 768 and of 8,192 numbers. From which size on does it spill with 4 warps?
+4. For capability 120 (the RTX 5090), which instructions do you expect? Compile it, and read NVIDIA's PTX documentation about what
    you find.
 
 ## Further reading
@@ -650,6 +653,7 @@ To explore:
 - NVIDIA, [*Parallel Thread Execution ISA*](https://docs.nvidia.com/cuda/parallel-thread-execution/index.html): `mma.sync`, `wgmma.mma_async`, `ex2`.
 - NVIDIA, [*CUDA Programming Guide*](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html), §5.1, tables 30 and 31: the limits of a multiprocessor by compute capability. NVIDIA's
   library [CCCL](https://github.com/NVIDIA/cccl) has the same numbers as code, in `arch_traits.cuh`.
+- J. Shah et al., [*FlashAttention-3*](https://arxiv.org/abs/2407.08608), 2024, §3: products, exponentials and copies at the same time on an H100.
 - S. Williams, A. Waterman, D. Patterson, [*Roofline*](https://doi.org/10.1145/1498765.1498785), CACM 52(4), 2009.
 - Triton's documentation: [`triton.autotune`](https://triton-lang.org/main/python-api/generated/triton.autotune.html), [`triton.Config`](https://triton-lang.org/main/python-api/generated/triton.Config.html).
 """
