@@ -14,7 +14,7 @@ looks for it in this module first, by its name. So a new family is a module with
 | the trainer asks | our answer |
 |---|---|
 | which shape do the keys mean? | `new_shape`, the next section |
-| how many parameters and FLOPs has it? | `llama_params` and `llama_flops` |
+| how many parameters and FLOPs has it? | `llama_params` and `llama_flops`, found by the type of the shape |
 | can there be such a run? | `check`, after the first runs |
 | what is the model before its first step? | `build_model`, in the appendix |
 | what would the run take? | `dry_run`, in the appendix |
