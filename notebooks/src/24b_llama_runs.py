@@ -716,9 +716,9 @@ dry_run(load_config("tiny", words("one")[2:]))
 
 # %% [markdown]
 r"""
-The dry run gives two times of a step: a limit by the roofline, which it measures first, and what a step took. On an idle machine the measured one is above the limit. The roofline counts the matrix products alone,
-at the rate of large ones. Here the matrices are small, and norms, rotations, softmax and the update come on top. On the machine of this page something else ran while the
-roofline was measured. So its "at least" is above a measured time, which cannot be, and the last line says so.
+The dry run gives two times of a step: a limit by the roofline, and what a step took. On the machine of this page the measured one is twice the limit. The roofline counts the matrix products alone,
+at the rate of large ones. Here the matrices are small, and norms, rotations, softmax and the update come on top. If other programs run while it is measured, the limit can come out above
+the measured time, which cannot be. Then the dry run says so.
 
 For the memory, this dry run knows less than that of a GPT. Without adapters it counts 16 bytes for each parameter (weight,
 gradient and Adam's two moments, 4 bytes each), and says that activations are not counted. Chapter 22's list of what
