@@ -1,8 +1,5 @@
 """Chapter 24's figures: each function takes data, and returns a figure or prints."""
 
-import importlib.util
-import tempfile
-
 import matplotlib.pyplot as plt
 
 
@@ -54,23 +51,3 @@ def say_times(models: dict, device) -> None:
         gain = faster(before, after, device, pairs=6, warmup=2)
         says = f"{gain.ratio:.2f} times as fast as GPT-2's" if gain.sure else "no difference was measured"
         print(f"{name:18} {says}")
-
-
-def compared_with_transformers(load) -> str:
-    """How far the logits of transformers' LlamaForCausalLM and of `load` are apart, on random weights."""
-    if not importlib.util.find_spec("transformers"):
-        return "transformers is not installed here: pip install transformers, then run this cell again"
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    sizes = {"vocab_size": 100, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-    torch.manual_seed(0)
-    theirs = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()
-    ids = torch.arange(40)[None]
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        theirs.save_pretrained(folder)
-        apart = (load(folder)(ids)[0] - theirs(ids).logits).abs().max().item()
-    return f"LlamaForCausalLM's logits: {'equal within 1e-5' if apart < 1e-5 else f'{apart:.0e} apart'}"

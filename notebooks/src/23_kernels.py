@@ -118,7 +118,8 @@ themselves, and the interpreter must be told to run these as well. (Usually one 
 GPU, the kernel should run there. `interpret` does the first, `launch` the second. You need not read `interpret` to go on.
 
 It also refuses bfloat16. The interpreter keeps such a number as 16 bits and adds and multiplies them as if they were integers: 1 + 1 is
-1.7 · 10³⁸ there (Triton's pull request 10945; the same for `tl.dot` and `tl.sum`, issues 11584 and 11604).
+1.7 · 10³⁸ there (Triton's pull request 10945; the same for `tl.dot` and `tl.sum`, issues 11584 and 11604). The kernels of this chapter convert each number to float32 right
+after the load, so they would be right. But the next one that somebody writes may not.
 """
 
 
@@ -129,7 +130,9 @@ def interpret(kernel, grid: tuple[int, ...], *args, **sizes) -> None:
     if not HAS_TRITON:
         raise ModuleNotFoundError("Triton is not installed here: `pip install triton` brings it on Linux")
     if any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for x in args):
-        raise TypeError("sums in bfloat16 are garbage in the interpreter (triton issue 11584): use float32")
+        raise TypeError(
+            "the interpreter adds bfloat16 numbers as if they were integers (triton issue 11604): use float32"
+        )
     from triton.runtime.interpreter import InterpretedFunction, InterpreterError, _patch_lang
     from triton.runtime.jit import JITFunction
 
@@ -608,7 +611,8 @@ r"""
 ## Checkpoint
 
 The package now has two fused kernels with their derivatives. They were checked against PyTorch in the interpreter: results,
-gradients, bytes, and who writes where. `pytest -m gpu` makes the same comparison with PyTorch on a GPU, in float32. Their speed is not measured. The bytes only bound it.
+gradients, bytes, and who writes where. `pytest -m gpu` makes the same comparison with PyTorch on a GPU, in float32. Their speed is not measured. The bytes only bound it: for
+the bias and GELU by 31 µs on an H100, where two operations need 60.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -639,5 +643,5 @@ To explore:
 - P. Tillet, H. T. Kung, D. Cox, [*Triton: an intermediate language and compiler for tiled neural network computations*](https://doi.org/10.1145/3315508.3329973), 2019.
 - Triton's documentation, [*Tutorials*](https://triton-lang.org/main/getting-started/tutorials/index.html): vector addition, fused softmax, layer normalization.
 - J. L. Ba, J. R. Kiros, G. E. Hinton, [*Layer Normalization*](https://arxiv.org/abs/1607.06450), 2016, §3.
-- Triton, [issue 11584](https://github.com/triton-lang/triton/issues/11584): bfloat16 in the interpreter.
+- Triton, issues [11584](https://github.com/triton-lang/triton/issues/11584) and [11604](https://github.com/triton-lang/triton/issues/11604): `tl.dot` and `tl.sum` of bfloat16 in the interpreter.
 """

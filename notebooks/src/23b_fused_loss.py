@@ -427,7 +427,8 @@ assert peaks[1] < 0.5 * peaks[0], "the chunks save no memory"
 r"""
 In one piece the peak comes in the backward pass, with three tensors of the logits' size: the log-probabilities, their
 gradient, and the gradient of the logits. In chunks the peak comes at the end, when `backward` multiplies the gradient of the
-weight (8 MiB) into a new tensor. Smaller chunks would not lower it, because the chunk is gone by then.
+weight (8 MiB) into a new tensor. Smaller chunks would not lower it, because the chunk is gone by then. (Liger Kernel leaves this product out where the gradient that arrives is 1, and
+else multiplies in place.)
 
 And the time? The chunks do the same products, so they do not do less arithmetic. What they move is a trade. A chunk of logits may
 still be in a cache of the processor when it is needed again, and memory that was just freed is used again for the next
@@ -441,7 +442,8 @@ for rows in (16, 64, 256):
 
 # %% [markdown]
 r"""
-At this size the chunks win the trade: 1.65 and 1.86 times as fast with 64 and 256 rows. With 16 rows the weight is read 32 times, and the gain is gone (0.95).
+On the machine of this page, chunks of 64 and of 256 rows are about 1.3 times as fast as one piece. So they win the trade. With 16 rows the weight is read 32 times, and no gain
+was shown: 0.78, in an interval that contains 1. Another machine has other caches, and your factors may differ.
 
 ## In the model
 
@@ -490,7 +492,7 @@ Chapter 14's ladder is a list of such changes, each with a forecast. The chunked
 
 **Memory.** At the peak of the loss, PyTorch has log-probabilities, their gradient and the gradient of the logits: 12 bytes for each of the N · V logits.
 While the chunks run, they need 4 bytes for each of 64 · V logits, for each number of the weight's gradient, and of x's. When they are done, `backward` multiplies the two gradients into new tensors, as we saw, and needs their bytes twice. The forecast
-counts the first only; the measurement will show by how much it is wrong.
+takes the larger of the two.
 
 **Time.** Chapter 14 counts 24 bytes of traffic for each logit, forward and backward, or 16 if the loss is compiled. If a chunk stays in the
 processor's cache, none of them is left. But each chunk after the first one reads the weight twice more, and reads and writes its gradient: 16 bytes for
@@ -580,11 +582,14 @@ small = GPTConfig(block_size=64, vocab_size=40960, n_layer=1, n_head=2, n_embd=1
 skip = ["TF32", "bf16", "fp16", "compile", "bf16 weights"]
 usual = rungs_up_to("fused AdamW", [*skip, "kept memory"])
 below, above = (make_step(small, on, 4, 64, device)[1] for on in (usual, usual | {"chunked loss"}))
-for step in (below, above):
-    step()  # the first step makes AdamW's moments
 states = 16 * num_params(small)  # weights, moments, and the gradients that a step leaves
+peaks = []
 with without_warnings_of_cpp():
-    peaks = [(states + peak_memory(step, device)) / 2**20 for step in (below, above)]
+    for step in (below, above):
+        peak_memory(
+            step, device
+        )  # the first step makes AdamW's moments, and gradients that the next step frees
+        peaks.append((states + peak_memory(step, device)) / 2**20)
 print(f"peak of a step: {peaks[0]:.0f} MiB, in chunks {peaks[1]:.0f} MiB")
 print(f"freed memory goes back: the chunks are {faster(below, above, device, pairs=6, warmup=1)} as fast")
 if why_not_kept(device) is None:
@@ -593,8 +598,9 @@ if why_not_kept(device) is None:
 
 # %% [markdown]
 r"""
-It pays in memory: 105 MiB instead of 185, at the peak of a step. In time it depends. Where freed memory goes back, the chunks are 1.58 times as fast (1.38 to 2.01). The logits of each step take fresh pages then (chapter 13),
-and a chunk is small enough to be used again. Where freed memory is kept, nothing was shown: 0.77, in an interval from 0.70 to 1.48, which contains 1.
+It pays in memory: 105 MiB instead of 185, at the peak of a step. In time it depends. Where freed memory is kept, the chunks cost time on this machine: a step is 0.77 times as fast (0.65 to 0.97).
+Where freed memory goes back, nothing was shown: 1.24, in an interval from 0.90 to 1.46, which contains 1. There the logits of each step take fresh pages (chapter 13), and a chunk is
+small enough to be used again, which is worth as much as the chunks cost.
 
 From now on `python -m nanogpt ladder` takes this rung on every machine that trains in float32. Elsewhere you can ask for it with
 `--skip bf16 fp16`. The forecast prints the memory of each rung, and `--out` writes the peak that was measured.
@@ -707,7 +713,8 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     kept = config.n_layer * (channel * N * config.n_embd + score * scores)
     loss = (logit + 8) * N * config.vocab_rows  # log-probabilities, their gradients and those of logits
     if "chunked loss" in on:
-        loss = 4 * (64 * config.vocab_rows + (config.vocab_rows + N) * config.n_embd)
+        gradients = (config.vocab_rows + N) * config.n_embd  # of the weight and of x; backward copies both
+        loss = 4 * (gradients + max(64 * config.vocab_rows, gradients))
     state = 12 if precision_of(on) in ("float32", "tf32") else 14  # bytes a weight, without gradients
     update = 16 if {"fused AdamW", "bf16 weights"} & on else 20  # in pieces, AdamW makes temporaries
     return max(update * weights, state * weights + kept + loss)
@@ -773,9 +780,8 @@ The lines with "given back" assume that a fresh page costs 0.5 µs. If the C lib
 step take fresh pages (chapter 13). A chunk is small enough to be used again. For the small model this makes the difference. GPT-2 is wide, and
 reads its weight again for each chunk, so there the chunks should cost time either way.
 
-How good was it for the small model? In one piece it forecasts a peak of 184 MiB, and 185 were measured. In chunks it forecasts 94, and 105 were measured: this is the
-second copy of the gradients, which it leaves out. The table's gradient has 20 MiB, and its copy comes when the chunk of 10 MiB is gone, so the peak is 10 MiB higher. For GPT-2 the same
-mistake is 147 MiB of 3,900. The 1.19 of the time were measured as 1.58: the direction is right, and the size is not.
+How good was it for the small model? Its peaks, 184 and 105 MiB, are within 1 MiB of the measured ones. For the time it said 1.19 and 1.00, and
+measured were 1.24 and 0.77. It takes the products of 64 rows to be as fast as those of all rows, so it does not see the second one's price.
 """
 
 # %% [markdown]

@@ -11,7 +11,8 @@ GPU it should compile for, and then read what it wrote. In this chapter we take 
 23c, and compile it for three GPUs that are not here: T4, A100 and H100. We predict the number of tensor-core instructions and count them, find out which
 blocks fit, and predict which of them is the best.
 
-Only a GPU can say whether the last prediction is right. We asked an H100, and the last section compares.
+Only a GPU can say whether the last prediction is right. We asked an H100, and compare. There PyTorch's kernel is three times as fast as ours. At the end we look
+for what our instructions lack.
 """
 
 # %%
@@ -23,9 +24,15 @@ import torch
 
 from course.figures.triton_here import altered, skip_cells_without_triton
 from course.notebook import answer, checkpoint, predict, predictions
-from nanogpt.labs.kernels.flash_kernels import flash_kernel, keys_backward_kernel
+from nanogpt.labs.kernels.flash_kernels import (
+    flash_kernel,
+    keys_backward_kernel,
+    load_tile,
+    store_tile,
+    tile_scores,
+)
 from nanogpt.labs.kernels.fused_loss import loss_kernel
-from nanogpt.labs.kernels.kernels import launch
+from nanogpt.labs.kernels.kernels import launch, wide
 from nanogpt.labs.roofline.sheets import peak_of
 
 # %%
@@ -67,20 +74,34 @@ constants such as BLOCK get their values.
 The GPU is given by its *compute capability*, a number that NVIDIA gives to each generation: 75 for the T4, 80 for the
 A100, 90 for the H100.
 
-`ASTSource` of `triton.compiler` takes the kernel, its *signature* and the values of the constants, by name. The
-signature is a dict with an entry for each name in `kernel.arg_names`: the type, or `"constexpr"` for a constant.
+`ASTSource` of `triton.compiler` takes the kernel, its *signature*, the values of the constants by name, and *attributes*.
+The signature is a dict with an entry for each name in `kernel.arg_names`: the type, or `"constexpr"` for a constant.
 `GPUTarget` of `triton.backends.compiler` takes the backend, the capability and the threads of a warp.
 `triton.compile` takes both, and `options={"num_warps": …}`. The imports are inside the function, so that the module
 loads where Triton is missing.
+
+The attributes are what a launch finds out about its arguments. PyTorch's tensors begin at multiples of 16 bytes, and Triton
+tells the compiler so. `multiples_of_16` says the same without a tensor. You will see below what this is worth.
 """
 
 
 # %%
 #| export
-#| blank compile_for: types by name, constexpr for the constants; triton.compile of an ASTSource for GPUTarget("cuda", capability, 32)
-def compile_for(capability: int, kernel, types: dict[str, str], constants: dict[str, int], warps: int = 4):
+def multiples_of_16(signature: dict[str, str]) -> dict:
+    """The attributes of an ASTSource which say that all addresses are multiples of 16 bytes, as those of new tensors are."""
+    types = enumerate(signature.values())
+    return {(i,): [["tt.divisibility", 16]] for i, kind in types if kind.startswith("*")}
+
+
+# %%
+#| export
+#| blank compile_for: types by name, constexpr for the constants; triton.compile of an ASTSource, attrs too, for GPUTarget("cuda", capability, 32)
+def compile_for(
+    capability: int, kernel, types: dict[str, str], constants: dict[str, int], warps: int = 4, aligned=True
+):
     """The kernel compiled for GPUs of a compute capability such as 80. types: by argument, "*fp16", "i32", "fp32".
 
+    aligned: whether the compiler may rely on multiples_of_16, which an ASTSource takes as attrs; else attrs={}.
     types may have names that this kernel lacks. ModuleNotFoundError where there is no Triton (HAS_TRITON says so).
     """
     if not HAS_TRITON:
@@ -89,7 +110,8 @@ def compile_for(capability: int, kernel, types: dict[str, str], constants: dict[
     from triton.compiler import ASTSource
 
     signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    attrs = multiples_of_16(signature) if aligned else {}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attrs)
     target = GPUTarget("cuda", capability, 32)  # 32 threads a warp
     return triton.compile(source, target=target, options={"num_warps": warps})
 
@@ -183,19 +205,21 @@ answer("23d.1", counted["A100"]["mma.sync"])
 
 # %% [markdown]
 r"""
-Let us check the A100's number. The product of two 64 × 64 matrices has 64/16 · 64/8 · 64/16 = 128 pieces of the size that
-one `mma.sync` takes. Four warps share them, so each has 32, and the tile has two products: 64. The count says the same, so
-both products are computed by tensor cores, and nothing is computed twice.
+The same text became three programs. Let us check the three numbers, for the two products of a tile:
 
-For the H100 the compiler chose `wgmma`. One of them multiplies 64 × 16 by 16 × 64 here, with all four warps. A product of the
-tile has 4 of these, both products 8.
+| | instruction | what one of them multiplies | expected | counted |
+|---|---|---|---|---|
+| T4 | `fma`, one thread | one number by one | 2 · 64³ / 128 threads = 4,096 | 4,224 |
+| A100 | `mma.sync`, one warp | 16 × 16 by 16 × 8 | 2 · 64³ / (16 · 16 · 8) / 4 warps = 64 | 64 |
+| H100 | `wgmma`, four warps | 64 × 16 by 16 × 64 | 2 · 64³ / (64 · 16 · 64) = 8 | 8 |
 
-For the T4 it used no tensor core at all: thousands of `fma` do the products one by one. The T4 has tensor cores,
+On the A100 and the H100 the tensor cores compute both products, and nothing is computed twice. For the T4 the compiler used no tensor core at all:
+4,096 `fma` do the products one by one, and 128 more belong to the softmax. The T4 has tensor cores,
 but Triton 3.7.1 does not use them for this kernel. You could not have seen this from the result, only from the
 instructions.
 
 The weights of a tile are 64 · 64 exponentials, 32 for each of 128 threads. The rest of the `ex2` are those of `shrink`: 4 a thread on the A100, and 32 on
-the T4 and the H100. There are only 64 numbers in `shrink`, so there most threads compute the same ones again.
+the T4 and the H100. There are only 64 numbers in `shrink`, so there most threads compute the same ones again. We come back to this at the end.
 
 And in float32? The kernel asks for full precision, `input_precision="ieee"`. Tensor cores cannot give that.
 """
@@ -230,7 +254,7 @@ class Needs:
     threads: int
     registers: int
     shared: int
-    spilled: int  # bytes a thread
+    spilled: int  # bytes of stack a thread, which these kernels need for spills only
 
 
 def needs(compiled, warps: int = 4) -> Needs:
@@ -257,9 +281,38 @@ for block, warps in CHOICES:
 
 # %% [markdown]
 r"""
-A thread can have 255 registers at most. With a block of 128 and 4 warps, its part of the tiles does not fit into them. NVIDIA's
-assembler then gives up the registers: it uses 32 of them and puts 6,816 bytes for each thread into the slow memory. With 8 warps
-twice as many threads share the same tile, and nothing is spilled.
+A thread can have 255 registers at most. With a block of 128 and 4 warps, its part of the tiles does not fit into them, and
+184 bytes for each thread are spilled. With 8 warps twice as many threads share the same tile, and nothing is spilled.
+
+## What a launch knows
+
+`compile_for` said that all addresses are multiples of 16. What if it says nothing? We compile the same kernel both ways, and count
+its loads. `ld.global` brings numbers into registers, and the thread waits for them when it needs them. `cp.async` copies up to 16 bytes into shared memory, and nobody waits.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+def loads(kernel) -> str:
+    """How many loads of each kind the kernel's PTX has."""
+    found = Counter(re.findall(r"ld\.global\S*|cp\.async\.cg\S*", kernel.asm["ptx"]))
+    return ", ".join(f"{count} {name}" for name, count in found.items())
+
+
+for aligned in (False, True):
+    compiled = compile_for(90, flash_kernel, flash_types(), sizes, aligned=aligned)
+    print(f"H100, aligned={aligned}: {loads(compiled)}\n    {needs(compiled)}")
+
+# %% [markdown]
+r"""
+Without the promise each of the 96 loads brings two bytes, a single number. Wider loads are only allowed at addresses that are multiples of their width. With it, the
+loop loads nothing into registers at all: the tiles of k and v come by copies of 16 bytes, and they are started two rounds before they are needed. This is called *pipelining*. Shared memory has room for three tiles of each
+then, so it grows from 16 to 56 KiB, and the registers fall from 221 to 152.
+
+So the counts of a kernel depend on what the compiler is told. When a kernel is launched, Triton looks at each address and tells the compiler if it is a multiple of 16. New tensors of PyTorch
+always are. But if x is a vector in half precision, `x[1:]` begins two bytes later. For it Triton compiles the kernel a second time, without the promise, and nothing says so.
+
+## How many programs at a time
 
 How many programs have room on a multiprocessor at the same time? This number matters, because while one program waits for
 memory, another can compute. Four limits decide it: threads, registers, shared memory, and a highest number of programs. NVIDIA
@@ -318,8 +371,8 @@ answer("23d.2", resident(needed[64, 4], LIMITS[80]))
 
 # %% [markdown]
 r"""
-Registers are the limit here, not shared memory: 2 programs of 128 threads with 255 registers each use up almost all of the
-65,536 that there are. The share in the last column is called *occupancy*. A low occupancy is usual for flash attention: it keeps its tiles in
+Registers are the limit here, not shared memory: with a block of 64, 2 programs of 128 threads with 194 registers each use 49,664 of the
+65,536 that there are, and a third one would not fit. The share in the last column is called *occupancy*. A low occupancy is usual for flash attention: it keeps its tiles in
 registers on purpose.
 
 The kernel for dk and dv needs more, since it holds two sums. Does it fit everywhere?
@@ -425,11 +478,15 @@ for block, warps in measured:
     for_h100[block, warps] = compile_for(90, flash_kernel, flash_types(), sizes, warps)
     h100_needs[block, warps] = needs(for_h100[block, warps], warps)
 h100_order = ranked(h100_needs, 90, peak_of("H100"), 8 * 12, 1024, 64)
-print(f"on the day of the measurement, with Triton {day['triton']}, predicted: {day['predicted']}")
+print(f"measured with Triton {day['triton']}, compiled here with {triton.__version__}")
 for (block, warps), ms in measured.items():
     limit = flash_seconds(peak_of("H100"), 8 * 12, 1024, 64, block)
     listed = (block, warps) in h100_order
-    place = f"place {h100_order.index((block, warps)) + 1}" if listed else "out, it spills"
+    place = (
+        f"place {h100_order.index((block, warps)) + 1}"
+        if listed
+        else f"out, it spills {h100_needs[block, warps].spilled} bytes"
+    )
     programs = resident(h100_needs[block, warps], LIMITS[90])
     print(
         f"block {block:3}, {warps} warps: limit {1e6 * limit:4.0f} µs, measured {1e3 * ms:4.0f}; predicted: {place};"
@@ -452,13 +509,13 @@ blocks of 32 and of 128, within 3%. With blocks of 64 it took 72 µs on one and 
 instructions that we count below speak for the 72.)
 
 One thing is certain: 92 µs are more than twice the limit of 41. The last column says what may slow the large block down. It has room for one program
-on a multiprocessor only, and while this program waits for memory, nothing else computes there. (The limit itself assumes that every load comes from the
+on a multiprocessor only, and while its warps wait for a product, no other program computes there. (The limit itself assumes that every load comes from the
 main memory. All keys and values together have 25 MB here, and an H100's second-level cache holds 50 MiB, see chapter 12.)
 
-Step 1 is too strict: a block of 128 with 4 warps spills, and is still faster than two choices that do not.
+Step 1 is too strict: a block of 128 with 4 warps spills 40 bytes, and is still faster than two choices that do not spill.
 
-And there is a third gap. By our three steps, a block of 64 is about as good with 8 warps as with 4. With 8 warps it took 1.65
-times as long. Let us count instructions: the two products of a tile are the same work, whether 4 warps do it or 8.
+And step 3 is wrong where it matters. It prefers a block of 64 with 8 warps, because 2 · 256 threads are more than 3 · 128. But with 8 warps it took 1.65
+times as long as with 4. Let us count instructions: the two products of a tile are the same work, whether 4 warps do it or 8.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -485,9 +542,86 @@ products instead of two.
 The exponentials agree. With 4 warps each thread computes 32 for the weights and 32 for `shrink`. With 8 warps there are twice as many
 threads: if they shared everything, each would have 16 and 16. It has 48, which is 32 and 16. The weights are computed twice.
 
-PyTorch's kernel, which is cuDNN's on this GPU (chapter 12b), took 48 µs. The operator of chapter 23c uses blocks of 32, which is the slowest
-choice here: it took 157 µs. With the backward pass the order is another one: on an H200, forward and backward together took 0.62 ms with blocks of 32,
-0.76 ms with 64 and 0.71 ms with 128.
+## What our kernel lacks
+
+PyTorch's kernel, which is cuDNN's on this GPU (chapter 12b), took 48 µs. Our operator of chapter 23c took 157 µs. We cannot look into cuDNN, but into our own code, and it shows three differences from what an
+H100 could do.
+
+First, the operator uses blocks of 32, and the H100's `wgmma` needs 64 rows:
+"""
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+print("H100, block 32:", instructions(for_h100[32, 4]))
+assert not instructions(for_h100[32, 4])["wgmma.mma_async"], "a block of 32 has wgmma"
+
+# %% [markdown]
+r"""
+So with blocks of 32 the H100 runs the A100's instruction, and its own is never used. This block also loads each key 16.5 times instead of 8.5 (chapter 23c's (n + 1)/2), which
+is why its limit above is twice that of 64.
+
+The second difference is in `exp`. The tensor cores of an H100 do 989 · 10¹² multiplications and additions a second, but only 3.9 · 10¹² exponentials can be computed in this time (Shah et al. 2024, §3.1). That is
+so few that it matters whether they are computed twice. The copies come from one choice in chapter 23c: `m` and `total` are columns, (BLOCK, 1), as in chapter 12. Triton's own tutorial keeps
+them as vectors, (BLOCK,). Here is our kernel with vectors. It should compute the same.
+"""
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+@triton.jit
+def vector_kernel(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, T, scale, D: tl.constexpr, BLOCK: tl.constexpr):
+    """flash_kernel, with m and total as vectors."""
+    i, head = tl.program_id(0), tl.program_id(1).to(tl.int64) * T
+    rows = i * BLOCK + tl.arange(0, BLOCK)
+    q = load_tile(q_ptr + head * D, rows, T, D)
+    m = tl.full((BLOCK,), -float("inf"), wide(q).dtype)
+    total, o = tl.zeros_like(m), tl.zeros((BLOCK, D), m.dtype)
+    for j in range(0, i + 1):
+        keys = j * BLOCK + tl.arange(0, BLOCK)
+        scores = tile_scores(q, load_tile(k_ptr + head * D, keys, T, D), rows, keys, scale)
+        values = load_tile(v_ptr + head * D, keys, T, D)
+        larger = tl.maximum(m, tl.max(scores, axis=1))
+        p = tl.exp(scores - larger[:, None])
+        shrink = tl.exp(m - larger)
+        total = shrink * total + tl.sum(p, axis=1)
+        o = shrink[:, None] * o + tl.dot(p.to(values.dtype), values, input_precision="ieee")
+        m = larger
+    store_tile(out_ptr + head * D, rows, T, o / total[:, None], D)
+    tl.store(lse_ptr + head + rows, m + tl.log(total), mask=rows < T)
+
+
+q, k, v = torch.randn(3, 2, 40, 16, generator=torch.Generator().manual_seed(0))
+outs = []
+for kernel in (flash_kernel, vector_kernel):
+    out, lse = torch.empty_like(q), torch.empty(2, 40)
+    launch(kernel, (3, 2), q, k, v, out, lse, 40, 0.25, D=16, BLOCK=16)
+    outs.append((out, lse))
+assert all(torch.equal(a, b) for a, b in zip(*outs)), "the vectors compute something else"
+
+tiles = {block: (1024 // block) * (1024 // block + 1) // 2 * 8 * 12 for block in (32, 64, 128)}
+for block, warps in measured:
+    vector = compile_for(90, vector_kernel, flash_types(), {"D": 64, "BLOCK": block}, warps)
+    texts = []
+    for kernel in (for_h100[block, warps], vector):
+        powers = instructions(kernel)["ex2"]
+        seconds = tiles[block] * powers * 32 * warps / 3.9e12
+        texts.append(f"{powers:3} ex2 a thread, at least {1e6 * seconds:2.0f} µs")
+    print(f"block {block:3}, {warps} warps: {texts[0]}; with vectors {texts[1]}")
+
+# %% [markdown]
+r"""
+The output is the same to the bit. With a block of 64 and 4 warps nearly half of the exponentials are gone: 34 instead of 64, which is 32 for the weights and 2 for `shrink`. The times in the
+lines are a lower limit for the exponentials alone, as the roofline is one for the products. The products of all 13,056 tiles of 64 × 64 need 14 µs (4 · 64³ FLOPs each). The exponentials need
+27 µs with columns, and 15 with vectors.
+
+The third difference is the order of the work. In our loop a product must end before the softmax of its tile begins, and the softmax must end before the second product. FlashAttention-3
+computes the softmax of one tile *during* the products of another (Shah et al. 2024, §3.2). Our kernel has no such overlap inside a program. Only another program on the
+same multiprocessor can fill the gap.
+
+How much each of the three costs, only a GPU can say, and the vectors have not run on one.
+
+With the backward pass the order of the blocks is another one: on an H200, forward and backward together took 0.62 ms with blocks of 32,
+0.76 ms with 64 and 0.71 ms with 128. This is why the operator has 32.
 
 ## Checkpoint
 
@@ -507,10 +641,11 @@ r"""
 
 To explore:
 
-1. `tl.exp` costs a multiplication before each `ex2`. Put $\log_2 e$ into the scale and use `tl.exp2`. *Predict* how the
+1. You have a GPU? Take the time of `vector_kernel` beside `flash_kernel`, for each choice of the table. *Predict* first, from the counts, where it helps most.
+2. `tl.exp` costs a multiplication before each `ex2`. Put $\log_2 e$ into the scale and use `tl.exp2`. *Predict* how the
    counts change. *Check:* chapter 23c's `error_of`, and the counts.
-2. Compile `norm_kernel` of chapter 23 for rows of 768 and of 8,192 numbers. From which size on does it spill with 4 warps?
-3. For capability 120 (the RTX 5090), which instructions do you expect? Compile it, and read NVIDIA's PTX documentation about what
+3. Compile `norm_kernel` of chapter 23 for rows of 768 and of 8,192 numbers. From which size on does it spill with 4 warps?
+4. For capability 120 (the RTX 5090), which instructions do you expect? Compile it, and read NVIDIA's PTX documentation about what
    you find.
 
 ## Further reading
@@ -518,6 +653,7 @@ To explore:
 - NVIDIA, [*Parallel Thread Execution ISA*](https://docs.nvidia.com/cuda/parallel-thread-execution/index.html): `mma.sync`, `wgmma.mma_async`, `ex2`.
 - NVIDIA, [*CUDA Programming Guide*](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html), §5.1, tables 30 and 31: the limits of a multiprocessor by compute capability. NVIDIA's
   library [CCCL](https://github.com/NVIDIA/cccl) has the same numbers as code, in `arch_traits.cuh`.
+- J. Shah et al., [*FlashAttention-3*](https://arxiv.org/abs/2407.08608), 2024, §3: products, exponentials and copies at the same time on an H100.
 - S. Williams, A. Waterman, D. Patterson, [*Roofline*](https://doi.org/10.1145/1498765.1498785), CACM 52(4), 2009.
 - Triton's documentation: [`triton.autotune`](https://triton-lang.org/main/python-api/generated/triton.autotune.html), [`triton.Config`](https://triton-lang.org/main/python-api/generated/triton.Config.html).
 """

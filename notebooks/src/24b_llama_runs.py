@@ -4,16 +4,23 @@ r"""
 
 Chapter 24 trained its Llama with chapter 07's `train`, in a notebook. A real run needs more. It is described by a file
 that is checked before the run starts. It writes checkpoints, continues after a crash, and leaves a folder for `sample`
-and `eval`. All of this has existed since chapter 17, but it was written for one model. In this sitting the trainer learns
-that there are two families, GPT and Llama.
+and `eval`. All of this has existed since chapter 17, but it was written for one model. How much of it must be written again
+for a second one?
 
-The step itself needs no change, because both models have the same `forward`. The work is around the step. Code that makes
-a model must know its class. Code that counts parameters must know its matrices. Code that reads a folder must recognize
-what it holds. The trainer itself will not change by a single line: chapter 17c's table `LABS` names a module for the key
-`family`, and the trainer asks this module for the functions that it has. Here we write the module. Three things must be
-known before a first run: the class, the shape that the keys ask for, and the number of parameters. Then the following line
-starts it, and we try whether everything that you know about runs holds for it. What a Llama cannot be, and the dry run, come
-after that:
+The step needs no change, because both models have the same `forward`. And the trainer will not change by a single line, because it
+asks. Chapter 17c's table `LABS` names a module for the key `family`. Where an answer depends on the kind of model, the trainer
+looks for it in this module first, by its name. So a new family is a module with answers:
+
+| the trainer asks | our answer |
+|---|---|
+| which shape do the keys mean? | `new_shape`, the next section |
+| how many parameters and FLOPs has it? | `llama_params` and `llama_flops`, found by the type of the shape |
+| can there be such a run? | `check`, after the first runs |
+| what is the model before its first step? | `build_model`, in the appendix |
+| what would the run take? | `dry_run`, in the appendix |
+
+The first two answers are enough to understand the following line. It starts a run, and then we try whether everything that you know about runs holds for it:
+a killed run must continue bit for bit, adapters must fit, and a wrong key must be refused.
 
 ```
 python -m nanogpt train tiny family=llama llama.n_kv_head=2 run.dir=runs/llama
@@ -39,27 +46,6 @@ from nanogpt.labs.corpora.stories import ensure_corpus
 DATA, RUNS = "../data/built/stories", Path("../data/built/llama-runs")
 STEPS, RANK = 120, 4  # of the run below; of its adapters
 _ = ensure_corpus(DATA)
-
-# %% [markdown]
-r"""
-## Which class?
-
-A model's folder has a `config.json` with the fields of its shape. Both families can be distinguished by their fields:
-only a Llama has `n_kv_head`. So the file needs no new entry, and folders that were written before chapter 24 stay
-readable. `classes_of` of chapter 17b chooses the classes of the shape and of the model by the fields; its table `FAMILIES`
-has named ours since then. A third family, for example one with experts in place of the MLP, would be one more entry.
-"""
-
-# %%
-from nanogpt.weights import classes_of
-
-common = {"block_size": 128, "vocab_size": 1024, "n_layer": 2, "n_head": 8, "n_embd": 128}
-own = {"n_kv_head": 2, "n_hidden": 352, "head_size": 32, "rope_theta": 10_000.0, "tied": True}
-for fields in (common, common | own):
-    shape, kind = classes_of(fields)
-    model = kind(shape(**fields), torch.Generator().manual_seed(0))
-    count = sum(p.numel() for p in model.parameters())
-    print(f"{len(fields)} fields: a {type(model).__name__}, {count:,} parameters")
 
 # %% [markdown]
 r"""
@@ -176,6 +162,8 @@ parameters that a model really has, for each kind of shape:
 # %%
 from dataclasses import replace
 
+common = {"block_size": 128, "vocab_size": 1024, "n_layer": 2, "n_head": 8, "n_embd": 128}
+own = {"n_kv_head": 2, "n_hidden": 352, "head_size": 32, "rope_theta": 10_000.0, "tied": True}
 small = LlamaConfig(**common, **own)
 for shape in (small, replace(small, tied=False), replace(small, qk_norm=True, n_kv_head=1)):
     real = sum(p.numel() for p in Llama(shape).parameters())
@@ -215,32 +203,9 @@ print(f"{num_params(LlamaConfig()):,} parameters of Llama 3 8B, {num_params(GPTC
 
 # %% [markdown]
 r"""
-## A folder that knows its family
-
-`save_model` of chapter 07 writes the shape of any model, and `load_model` of chapter 17b chooses the class by the fields of the file: its table `FAMILIES` names ours for a field `n_kv_head`. The head of a GPT is always
-tied to the token table; that of a Llama only if `tied` is true, and then the file has no head.
-"""
-
-# %%
-from nanogpt.weights import WEIGHTS, load_model, save_model
-
-
-# %%
-for model in (GPT(GPTConfig(**common)), Llama(small), Llama(replace(small, tied=False))):
-    save_model(model.eval(), RUNS / "written")
-    again, ids = load_model(RUNS / "written"), torch.arange(20)[None]
-    with torch.no_grad():
-        assert torch.equal(model(ids)[0], again(ids)[0]), (
-            f"another model was read than written: {model.config}"
-        )
-    print(type(again).__name__, "written and read: the same logits")
-
-# %% [markdown]
-r"""
 ## A run
 
-What is left is about 150 lines: the checks of the configuration, further down, and in the appendix the model with which a
-run begins and its dry run. You can read them later. The command works already, because `so_far` runs it on the complete package of this notebook. Cells that you have run are
+The command works already, because `so_far` runs it on the complete package of this notebook. Cells that you have run are
 taken as you ran them, and all others, the appendix among them, as they are in the notebook.
 
 The configuration is `tiny` of chapter 17c. Two keys of the model differ, `family` and `llama.n_kv_head`. The run is also
@@ -272,7 +237,49 @@ record compares both over three seeds.
 
 Two processes can share such a run, as in chapter 20a: `torchrun --standalone --nproc-per-node 2 -m nanogpt train …` with the same words. DDP wraps the
 model and averages gradients, whatever the layers are. A test of this sitting does it and compares with one process.
+"""
 
+# %% [markdown]
+r"""
+## How does the folder know its family?
+
+A model's folder has a `config.json` with the fields of its shape. Both families can be distinguished by their fields:
+only a Llama has `n_kv_head`. So the file needs no new entry, and folders that were written before chapter 24 stay
+readable. `classes_of` of chapter 17b chooses the classes of the shape and of the model by the fields. Its table `FAMILIES`
+names ours for a field `n_kv_head`. A third family, for example one with experts in place of the MLP, would be one more entry.
+"""
+
+# %%
+from nanogpt.weights import classes_of
+
+for fields_there in (common, common | own):
+    shape, kind = classes_of(fields_there)
+    model = kind(shape(**fields_there), torch.Generator().manual_seed(0))
+    count = sum(p.numel() for p in model.parameters())
+    print(f"{len(fields_there)} fields: a {type(model).__name__}, {count:,} parameters")
+
+# %% [markdown]
+r"""
+So `save_model` of chapter 07 and `load_model` of chapter 17b work as they are. The head of a GPT is always
+tied to the token table; that of a Llama only if `tied` is true, and then the file has no head.
+"""
+
+# %%
+from nanogpt.weights import WEIGHTS, load_model, save_model
+
+
+# %%
+for model in (GPT(GPTConfig(**common)), Llama(small), Llama(replace(small, tied=False))):
+    save_model(model.eval(), RUNS / "written")
+    again, ids = load_model(RUNS / "written"), torch.arange(20)[None]
+    with torch.no_grad():
+        assert torch.equal(model(ids)[0], again(ids)[0]), (
+            f"another model was read than written: {model.config}"
+        )
+    print(type(again).__name__, "written and read: the same logits")
+
+# %% [markdown]
+r"""
 ## Stopped and resumed
 
 The law of chapter 17b must hold for the new family: a run that was stopped continues bit for bit. What does a process
@@ -375,7 +382,8 @@ At both rates all weights learn far more, and a still larger rate does not save 
 seen 120 steps and has nearly everything to learn. Adapters are for a model that can do nearly everything already (chapter 19).
 
 The adapters' first line has the number that we counted. Their checkpoint has the adapters and the name of their base, but not the 500,352 weights. `python -m nanogpt sample` and
-`eval` put the two together, as they do for a GPT. The last cells of the appendix show how.
+`eval` put the two together, as they do for a GPT. The last cells of the appendix show how. Chapter 19's digest refuses adapters whose base has changed, but it is made of the weights and
+the number of heads. If somebody edits `rope_theta` in the base's `config.json` from Hugging Face, nothing notices.
 """
 
 # %% [markdown]
@@ -537,7 +545,8 @@ as_module("labs.llama.runs")
 
 # %% [markdown]
 r"""
-The trainer calls `build_model` through `hook`. With adapters, chapter 19c's module asks for the model without them in the same way, and gets ours:
+The trainer calls `build_model` through `hook`, which is how it asks: `hook(config, build.build_model)` is our function if the configuration says `family=llama`, and else the
+core's own. With adapters, chapter 19c's module asks for the model without them in the same way, and gets ours:
 """
 
 # %%
@@ -707,8 +716,9 @@ dry_run(load_config("tiny", words("one")[2:]))
 
 # %% [markdown]
 r"""
-The measured step takes 50.6 ms, four times as long as the 12.9 ms of the roofline. The roofline counts the matrix products alone,
-at the rate of large ones. Here the matrices are small, and norms, rotations, softmax and the update come on top.
+The dry run gives two times of a step: a limit by the roofline, and what a step took. On the machine of this page the measured one is twice the limit. The roofline counts the matrix products alone,
+at the rate of large ones. Here the matrices are small, and norms, rotations, softmax and the update come on top. If other programs run while it is measured, the limit can come out above
+the measured time, which cannot be. Then the dry run says so.
 
 For the memory, this dry run knows less than that of a GPT. Without adapters it counts 16 bytes for each parameter (weight,
 gradient and Adam's two moments, 4 bytes each), and says that activations are not counted. Chapter 22's list of what

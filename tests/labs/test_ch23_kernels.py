@@ -65,7 +65,7 @@ def test_float16_is_computed_in_float32_and_bfloat16_is_refused():
     x, bias = (z.detach().half() for z in inputs((4, 9), (9,)))
     expected = gelu(x.float(), bias.float())
     assert torch.allclose(BiasGELU.apply(x, bias).float(), expected, rtol=2**-10, atol=1e-4)
-    with pytest.raises(TypeError, match="issue 11584"):
+    with pytest.raises(TypeError, match="issue 11604"):
         BiasGELU.apply(x.bfloat16(), bias.bfloat16())
 
 

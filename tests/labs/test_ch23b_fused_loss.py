@@ -160,7 +160,9 @@ def test_the_forecast_of_the_rung_is_of_its_bytes():
     )
     assert chunked_bytes(config, 64) == 0 and chunked_bytes(config, 65) == 16 * 50257 * 768
     memory = [step_memory(config, on, 4, 1024) for on in (below, above)]
-    assert memory[0] - memory[1] == 12 * 4096 * 50304 - 4 * (64 * 50304 + (50304 + 4096) * 768)
+    assert memory[0] - memory[1] == 12 * 4096 * 50304 - 8 * (50304 + 4096) * 768, (
+        "backward copies both gradients"
+    )
 
     def pages(on, B, T) -> float:
         return predict(config, on - {"kept memory"}, B, T, roof, fault=1.0)["page faults"]

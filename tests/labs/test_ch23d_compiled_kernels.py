@@ -34,6 +34,17 @@ def test_tensor_cores_do_both_products_of_a_tile_and_nothing_twice():
     assert not counts["mma.sync"] and not counts["wgmma.mma_async"] and counts["fma"]
 
 
+def test_only_aligned_tiles_are_copied_ahead():
+    """A launch tells the compiler of addresses that are multiples of 16; without that no tile can be copied while one computes."""
+    pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
+    from nanogpt.labs.kernels.flash_kernels import flash_kernel
+    from nanogpt.labs.kernels.targets import compile_for, needs
+
+    kernels = [compile_for(90, flash_kernel, TYPES, {"D": 64, "BLOCK": 64}, aligned=x) for x in (True, False)]
+    assert ["cp.async" in kernel.asm["ptx"] for kernel in kernels] == [True, False]
+    assert needs(kernels[0]).shared > needs(kernels[1]).shared
+
+
 @pytest.mark.parametrize("number", ["fp32", "fp64"])
 def test_every_kernel_compiles(number):
     """The interpreter takes some types that the compiler refuses, such as a sum that changes its type in a loop.

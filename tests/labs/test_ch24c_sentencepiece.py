@@ -181,6 +181,8 @@ PLAIN = field(1, field(1, "a"))
     [
         PLAIN + field(2, field(3, 4)),  # of type char
         PLAIN + field(3, field(2, b"table")),  # changes letters, as the library's own default does
+        PLAIN + field(5, field(2, b"table")),  # changes letters when it decodes
+        PLAIN + field(2, field(44, "#")),  # decodes <unk> to something of its own
         PLAIN + field(3, field(5, 0)),  # keeps spaces as they are
         PLAIN + field(2, field(24, 1)),  # marks the ends of words
         PLAIN + field(1, field(1, "b") + field(3, USER_DEFINED)),

@@ -211,11 +211,13 @@ def write_model(model: SentencePiece, path: str | Path) -> None:
         file.write(data + field(2, trainer) + field(3, normal))
 
 
-def unknown_to_us(trainer: dict, normal: dict, pieces: list[Piece]) -> str:
-    """What a file has that changes ids in a way that is not written here; "" where there is nothing."""
+def unknown_to_us(trainer: dict, normal: dict, denormal: dict, pieces: list[Piece]) -> str:
+    """What a file has that changes ids or texts in a way that is not written here; "" where there is nothing."""
     said = {
         "is of type word or char": trainer.get(3, 1) > 2,
         "changes letters by a table": bool(normal.get(2)),
+        "changes letters by a table when it decodes": bool(denormal.get(2)),
+        "decodes <unk> to something of its own": trainer.get(44, " ⁇ ".encode()) != " ⁇ ".encode(),
         "keeps spaces as they are": not normal.get(5, 1),
         "marks the ends of words": bool(trainer.get(24, 0)),
         "has pieces of the user's own, or unused ones": any(p.kind in (USER_DEFINED, UNUSED) for p in pieces),
@@ -226,7 +228,7 @@ def unknown_to_us(trainer: dict, normal: dict, pieces: list[Piece]) -> str:
 
 def read_model(path: str | Path) -> SentencePiece:
     """The vocabulary of a .model file. OSError if it is not there, ValueError for what it has and we do not."""
-    pieces, sections = [], {2: {}, 3: {}}
+    pieces, sections = [], {2: {}, 3: {}, 5: {}}
     for number, value in fields(Path(path).read_bytes()):
         if number == 1:
             said = {1: b"", 2: 0.0, 3: NORMAL} | dict(fields(value))
@@ -234,7 +236,7 @@ def read_model(path: str | Path) -> SentencePiece:
         elif number in sections:
             sections[number] |= dict(fields(value))
     trainer, normal = sections[2], sections[3]
-    if lacks := unknown_to_us(trainer, normal, pieces):
+    if lacks := unknown_to_us(trainer, normal, sections[5], pieces):
         raise ValueError(f"{path} {lacks}, which this reader does not know; use the library")
     cut = merge_by_score if trainer.get(3, 1) == 2 else best_path
     fallback, unk = bool(trainer.get(35, 0)), trainer.get(40, 0)

@@ -16,7 +16,9 @@ def interpret(kernel, grid: tuple[int, ...], *args, **sizes) -> None:
     if not HAS_TRITON:
         raise ModuleNotFoundError("Triton is not installed here: `pip install triton` brings it on Linux")
     if any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for x in args):
-        raise TypeError("sums in bfloat16 are garbage in the interpreter (triton issue 11584): use float32")
+        raise TypeError(
+            "the interpreter adds bfloat16 numbers as if they were integers (triton issue 11604): use float32"
+        )
     from triton.runtime.interpreter import InterpretedFunction, InterpreterError, _patch_lang
     from triton.runtime.jit import JITFunction
 

@@ -15,9 +15,18 @@ from torch._inductor.runtime.triton_compat import HAS_TRITON, triton
 from nanogpt.labs.roofline.sheets import Peak
 
 
-def compile_for(capability: int, kernel, types: dict[str, str], constants: dict[str, int], warps: int = 4):
+def multiples_of_16(signature: dict[str, str]) -> dict:
+    """The attributes of an ASTSource which say that all addresses are multiples of 16 bytes, as those of new tensors are."""
+    types = enumerate(signature.values())
+    return {(i,): [["tt.divisibility", 16]] for i, kind in types if kind.startswith("*")}
+
+
+def compile_for(
+    capability: int, kernel, types: dict[str, str], constants: dict[str, int], warps: int = 4, aligned=True
+):
     """The kernel compiled for GPUs of a compute capability such as 80. types: by argument, "*fp16", "i32", "fp32".
 
+    aligned: whether the compiler may rely on multiples_of_16, which an ASTSource takes as attrs; else attrs={}.
     types may have names that this kernel lacks. ModuleNotFoundError where there is no Triton (HAS_TRITON says so).
     """
     if not HAS_TRITON:
@@ -26,7 +35,8 @@ def compile_for(capability: int, kernel, types: dict[str, str], constants: dict[
     from triton.compiler import ASTSource
 
     signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    attrs = multiples_of_16(signature) if aligned else {}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attrs)
     target = GPUTarget("cuda", capability, 32)  # 32 threads a warp
     return triton.compile(source, target=target, options={"num_warps": warps})
 
@@ -49,7 +59,7 @@ class Needs:
     threads: int
     registers: int
     shared: int
-    spilled: int  # bytes a thread
+    spilled: int  # bytes of stack a thread, which these kernels need for spills only
 
 
 def needs(compiled, warps: int = 4) -> Needs:

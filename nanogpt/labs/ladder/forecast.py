@@ -149,7 +149,8 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     kept = config.n_layer * (channel * N * config.n_embd + score * scores)
     loss = (logit + 8) * N * config.vocab_rows  # log-probabilities, their gradients and those of logits
     if "chunked loss" in on:
-        loss = 4 * (64 * config.vocab_rows + (config.vocab_rows + N) * config.n_embd)
+        gradients = (config.vocab_rows + N) * config.n_embd  # of the weight and of x; backward copies both
+        loss = 4 * (gradients + max(64 * config.vocab_rows, gradients))
     state = 12 if precision_of(on) in ("float32", "tf32") else 14  # bytes a weight, without gradients
     update = 16 if {"fused AdamW", "bf16 weights"} & on else 20  # in pieces, AdamW makes temporaries
     return max(update * weights, state * weights + kept + loss)
