@@ -29,7 +29,7 @@ from course.figures import sampling, setup  # noqa: E402
 from course.files import notebook_bytes, read_notebook, write_atomically  # noqa: E402
 from course.machine.lab import WAIT, running  # noqa: E402
 from course.paths import BUILT, NOTEBOOKS, notebook_path, relative  # noqa: E402
-from course.site.pictures import FIRST, STAIRS, first_run, recorded, stairs  # noqa: E402
+from course.site.pictures import FIRST, STAIRS, first_run, in_all, recorded, stairs  # noqa: E402
 
 PICTURES = ROOT / "site" / "pictures"
 PALETTES = {  # of a light page and a dark one: GitHub's and the site's
@@ -144,16 +144,24 @@ def staircase(steps: list[dict], below: str, colors: dict):
         where, side = (
             (step["ms"] - 0.01 * longest, "right") if inside else (step["ms"] + 0.01 * longest, "left")
         )
-        ax.barh(row, step["ms"], 1, color=colors["worse" if step["slower"] else "step"])
+        kind = "rest" if step["disturbed"] else "worse" if step["slower"] else "step"
+        ax.barh(row, step["ms"], 1, color=colors[kind])
         ax.hlines(row + 0.36, 0, step["predicted_ms"], color=soft, lw=2.5)
-        name, ms = step["name"], f"{step['ms']:,} ms"
+        name, ms = step["name"], ""
+        if row == 0:
+            ms = f"{step['ms']:,} ms"
+        if row == len(steps) - 1:
+            ms = f"in all {in_all(steps)}"
         if step["ms"] > 0.35 * longest:
             ax.text(0.01 * longest, row - 0.1, name, color=ink, fontsize=15.5, weight="bold", va="center")
             ax.text(where, row - 0.2, ms, color=ink, fontsize=16.5, ha=side, va="center")
             ax.text(where, row + 0.13, step["says"], color=ink, fontsize=14, ha=side, va="center")
         else:  # a step that is too short for its name
+            says = f"{step['says']} · {ms}" if ms else step["says"]
             ax.text(where, row - 0.2, name, color=ink, fontsize=15.5, weight="bold", va="center")
-            ax.text(where, row + 0.13, f"{ms} · {step['says']}", color=ink, fontsize=14, va="center")
+            ax.text(where, row + 0.13, says, color=ink, fontsize=14, va="center")
+    if any(step["disturbed"] for step in steps):
+        below = below.replace("thin line: predicted", "line: predicted · grey: disturbed")
     edges = [row + side for row in range(len(steps)) for side in (-0.5, 0.5)]
     ax.plot([step["ms"] for step in steps for _ in range(2)], edges, color=colors["edge"], lw=3)
     ax.set(xlim=(0, longest * 1.005), ylim=(len(steps) - 0.5, -0.5))

@@ -35,7 +35,8 @@ def module_of(chapter: str, module: str) -> dict:
     """The names of a module as this chapter leaves it."""
     text = released([other for other in source_chapters() if other <= chapter], [module])[module]
     namespace = {"__name__": f"nanogpt.{module}", "__package__": f"nanogpt.{module}".rpartition(".")[0]}
-    run(text, namespace)
+    # PyTorch knows an operator by its name: made again under the package's, it would take the package's away
+    run(text.replace("nanogpt::", "tutor::"), namespace)
     return namespace
 
 

@@ -1,4 +1,4 @@
-"""Figures of chapter 14: published and predicted times, and the parts of a step."""
+"""Figures and tables of chapters 14 and 14b: published and predicted times, and the parts of a step."""
 
 import matplotlib.pyplot as plt
 
@@ -68,38 +68,55 @@ def heads(rates: dict[str, dict[str, float]]) -> None:
         )
 
 
+def from_sheet(run: dict) -> dict[str, dict[str, float]]:
+    """Chapter 14's forecast of a GPU's recorded ladder, from the data sheet: {rung: {part: seconds}}."""
+    # here: chapter 14 makes it, and imports these figures before
+    from nanogpt.labs.ladder.forecast import REACHED, START, predict_ladder
+    from nanogpt.labs.roofline.sheets import peak_of
+    from nanogpt.model import GPTConfig
+
+    return predict_ladder(peak_of(run["device"]), GPTConfig(), run["batch"], run["seq"], REACHED, START)
+
+
+def with_sheet_forecast(run: dict) -> dict:
+    """A GPU's recorded ladder, with chapter 14's forecast in place of its own."""
+    told = from_sheet(run)
+    return run | {
+        "rungs": [rung | {"predicted_ms": 1e3 * sum(told[rung["name"]].values())} for rung in run["rungs"]]
+    }
+
+
 FORMATS = {"float32": "float32", "TF32": "tf32", "bf16": "bfloat16"}  # of the rungs that are not compiled
 
 
 def with_the_head(rung: str, parts: dict[str, float], rates: dict[str, dict[str, float]]) -> float:
-    """Seconds of a forecast for B=16, T=1024 whose head, of 50,257 columns, has the measured rate; compiled rungs pad it."""
-    if rung not in FORMATS:
-        return sum(parts.values())
+    """Seconds of a forecast for B=16, T=1024 whose head, of 50,257 columns, has the measured rate."""
     flops = 6 * 16 * 1024 * 768 * 50257  # of its three products
     return sum(parts.values()) - parts["head"] + flops / (1e12 * rates[FORMATS[rung]]["50257"])
 
 
-def forecasts(run: dict, by_a100s: dict[str, dict[str, float]], rates: dict, by_padded) -> None:
-    """Print each rung's measured time over four forecasts. by_padded(on): seconds by part, for the rungs that read bfloat16."""
-    without = [rung["name"] for rung in run["skipped"]]
-    print(
-        "\nmeasured over the forecast by     A100's fractions   and the head's   its own   its own with 50,304"
-    )
-    for rung in run["rungs"]:
-        name, ms = rung["name"], rung["ms"]
-        on, parts = rungs_up_to(name, without), by_a100s[name]
-        head = f"{ms / 1e3 / with_the_head(name, parts, rates):.2f}" if name in FORMATS else ""
-        padded = by_padded(on)
-        last = f"{ms / (1e3 * sum(padded.values())):.2f}" if "bf16" in on else ""
-        told = (
-            f"{ms / (1e3 * sum(parts.values())):18.2f} {head:>16} {ms / rung['predicted_ms']:9.2f} {last:>21}"
-        )
-        print(f"{name:13} {ms:15.1f} ms {told}".rstrip())
+def forecasts(gpus: dict[str, dict], rates: dict, by_padded) -> None:
+    """Print each rung's measured time over its forecasts, on an H100 and an H200.
+
+    by_padded(on): seconds by part on the H200 with a head of 50,304 columns, for the rungs that read bfloat16.
+    """
+    print("\nmeasured over the forecast by the fractions of")
+    heads = [f"{'an A100':>12} {'and the head':>13} {'the ' + name:>9}" for name in gpus]
+    print(f"{'':13}{''.join(heads)} {'with 50,304':>12}")
+    without = [rung["name"] for rung in gpus["H200"]["skipped"]]
+    by_sheet = {name: from_sheet(run) for name, run in gpus.items()}
+    for i, rung in enumerate(gpus["H200"]["rungs"]):
+        name, line = rung["name"], f"{rung['name']:13}"
+        for gpu, run in gpus.items():
+            seconds, parts = run["rungs"][i]["ms"] / 1e3, by_sheet[gpu][name]
+            corrected = ""  # a compiled rung pads its head
+            if name in FORMATS:
+                corrected = f"{seconds / with_the_head(name, parts, rates):.2f}"
+            own = run["rungs"][i]["predicted_ms"] / 1e3
+            line += f"{seconds / sum(parts.values()):12.2f} {corrected:>13} {seconds / own:9.2f}"
+        on = rungs_up_to(name, without)
+        if "bf16" in on:
+            padded = by_padded(on)
+            line += f" {rung['ms'] / 1e3 / sum(padded.values()):12.2f}"
+        print(line)
     print(f"attention in the last forecast: {1e3 * padded['attention']:.1f} ms")
-
-
-def eager_forecasts(title: str, run: dict, by_a100s: dict[str, dict[str, float]], rates: dict) -> None:
-    """Print the measured time over the forecast with the head's measured rate, for the rungs that are not compiled."""
-    ms = {rung["name"]: rung["ms"] for rung in run["rungs"]}
-    told = [f"{name} {ms[name] / 1e3 / with_the_head(name, by_a100s[name], rates):.2f}" for name in FORMATS]
-    print(f"{title}: {', '.join(told)}")

@@ -1,6 +1,12 @@
-"""Figures of chapter 13: tiles, waves, a width sweep, padded rows. Each takes data and returns a figure."""
+"""Figures of chapter 13: tiles, waves, a width sweep, padded rows, each from data; and the names of a call's kernels."""
+
+import os
 
 import matplotlib.pyplot as plt
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from nanogpt.device import synchronize
 
 
 def tiles(sizes, tile):
@@ -56,3 +62,18 @@ def padding(real, extra):
     axes[1].set(xlabel="step", ylabel="mean of −ln(1 − P) (nats)")
     fig.tight_layout()
     return fig
+
+
+def kernel_names(call, device) -> list[str]:
+    """Names of the kernels that a call runs on a CUDA device, in order; elsewhere of PyTorch's operators for products."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself on stderr otherwise
+    cuda = device.type == "cuda"
+    call()  # the first call of a product may do more
+    synchronize(device)
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as found:
+        call()
+        synchronize(device)
+    if cuda:
+        kernels = [event for event in found.events() if event.device_type == DeviceType.CUDA]
+        return [event.name for event in kernels if not event.name.startswith("Mem")]  # copies and fills
+    return [event.name for event in found.events() if "mm" in event.name]

@@ -69,7 +69,7 @@ def rates(sweeps: dict[str, dict[float, list[float]]]) -> plt.Figure:
     ax.set_xticks(all_rates, [f"{lr:g}" for lr in all_rates])
     ax.minorticks_off()
     ax.set(xlabel="learning rate", ylabel="nats per token above the floor")
-    ax.legend()
+    fig.legend(loc="outside right upper")  # beside the curves, which fill the axes
     return fig
 
 

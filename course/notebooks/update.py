@@ -30,20 +30,23 @@ def update() -> int:
         print("this is the newest state")
         return 0
     both = [ROOT / name for name in sorted(theirs & names_of_files("HEAD")) if (ROOT / name).exists()]
-    there, new = set(modules()), {ROOT / name for name in theirs if not (ROOT / name).exists()}
+    there = set(modules())
+    new = {path for name in theirs if (path := ROOT / name).parent == NOTEBOOKS and not path.exists()}
     stay, ours = what_stays(both, theirs), as_released(theirs)
     # git brings notebooks with our bodies
     blank = [path for path in {*both, *new} - stay.keys() if path in new or has_blanks(path)]
     yours = [path for path in both if path not in stay and (path.parent != NOTEBOOKS or is_own(path))]
     keep(yours, "course update")
-    for name in theirs & names_of_files("HEAD"):
-        git("checkout", "--quiet", "HEAD", "--", name)
-    git("merge", "--ff-only", "--quiet", "@{upstream}", why="git cannot go forward")
-    if grows():  # modules that were not there are still to be built
-        for module in set(modules()) & set(owners()) - there:
-            module_path(module).unlink()
-    for path, data in stay.items():
-        write_atomically(path, data)
+    try:
+        for name in theirs & names_of_files("HEAD"):
+            git("checkout", "--quiet", "HEAD", "--", name)
+        git("merge", "--ff-only", "--quiet", "@{upstream}", why="git cannot go forward")
+    finally:  # also where git refuses, or Ctrl-C comes
+        if grows():  # modules that were not there are still to be built
+            for module in set(modules()) & set(owners()) - there:
+                module_path(module).unlink()
+        for path, data in stay.items():
+            write_atomically(path, data)
     forget()
     for module, text in released(built(), ours).items():
         write_atomically(module_path(module), text.encode())

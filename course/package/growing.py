@@ -57,6 +57,11 @@ def parts_of(cell: ExportedCell, outer: ast.ClassDef | None = None, begin: int =
         has_members = is_class and node.body[0].lineno > node.lineno
         if has_members:  # its head ends above the comments of its first member
             end = above(first_line(node.body[0]) - 1, lines)
+        if continues_itself(node) and not (has_members and len(node.bases) == 1 and not node.keywords):
+            raise CourseError(
+                f"{cell.where}: {node.name} goes on as `class {node.name}({node.name}):`, which names itself alone and has its "
+                "members below"
+            )
         names = [f"{outer.name}.{name}" for name in defined_names(node)] if outer else defined_names(node)
         if isinstance(node, ast.ClassDef):
             names = names[:1]

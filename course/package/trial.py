@@ -20,7 +20,7 @@ OPTIONS = (
 
 
 def main(path: str, import_limit: str, test_limit: str, modules: str, *tests: str) -> None:
-    report: dict = {"imported": [], "finished": False}
+    report: dict = {"imported": [], "ran": 0, "finished": False}
 
     def write() -> None:
         with open(path, "w", encoding="utf-8") as file:
@@ -54,7 +54,10 @@ def run_tests(tests: list[str], report: dict) -> None:
     import pytest
 
     class Watch:
-        """Keeps the first failure."""
+        """Counts the tests, and keeps the first failure."""
+
+        def pytest_runtest_logstart(self) -> None:
+            report["ran"] += 1
 
         def pytest_collection_finish(self) -> None:
             gc.freeze()

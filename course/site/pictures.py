@@ -58,35 +58,53 @@ def stairs(name: str) -> list[dict]:
 def forecast(run: dict) -> dict[str, float]:
     """{rung: milliseconds} of a GPU's recorded ladder, as chapter 14 forecasts them from its data sheet."""
     # here: a course whose package is still empty has a README, too
-    from nanogpt.labs.ladder.forecast import REACHED, START, predict_ladder
-    from nanogpt.labs.roofline.sheets import peak_of
-    from nanogpt.model import GPTConfig
+    from course.figures.ladder import from_sheet
 
-    ladder = predict_ladder(peak_of(run["device"]), GPTConfig(), run["batch"], run["seq"], REACHED, START)
-    return {rung: 1e3 * sum(parts.values()) for rung, parts in ladder.items()}
+    return {rung: 1e3 * sum(parts.values()) for rung, parts in from_sheet(run).items()}
 
 
 def staircase_steps(recorded: dict) -> list[dict]:
-    """The recorded rungs: name, ms, predicted ms, the text beside it, and whether it made a step slower.
+    """The recorded rungs: name, ms, predicted ms, the text beside it, whether it made a step slower, or was disturbed.
 
-    A factor is that of the milliseconds as they are shown. It is told where the gain, measured in turns, is sure (chapter 14b).
+    The first ms is the measured one, and each later one is that over all gains so far, measured in pairs (chapter 14b).
+    A gain is told where it is sure; where its interval reaches further than 15%, only the interval is.
     """
-    steps, before = [], None
+    from nanogpt.labs.ladder.climb import disturbed
+
+    steps, ms, before = [], recorded["rungs"][0]["ms"], None
     for rung in recorded["rungs"]:
-        ms = {key: round(rung[key]) for key in ("ms", "predicted_ms")}
-        says, slower = f"predicted {ms['predicted_ms']:,} ms", False
+        says, slower = f"predicted {rung['predicted_ms']:,.0f} ms", False
         if before:
-            gain, predicted = (before[key] / ms[key] for key in ms)
-            slower = rung["gain"]["sure"] and gain < 1
-            says = f"{gain:.2f} ×{', slower' if slower else ''}" if rung["gain"]["sure"] else "not measurable"
-            says += f" · predicted {predicted:.2f} ×"
-        steps.append({"name": NAMES[rung["name"]], "says": says, "slower": slower, **ms})
-        before = ms
+            gain = rung["gain"]
+            ms, slower = ms / gain["ratio"], gain["sure"] and gain["ratio"] < 1
+            says = f"{gain['ratio']:.2f} ×{', slower' if slower else ''}"
+            if disturbed(rung):
+                says = f"{gain['low']:.2f} to {gain['high']:.2f} ×"
+            if not gain["sure"]:
+                says = "not measurable"
+            says += f" · predicted {before['predicted_ms'] / rung['predicted_ms']:.2f} ×"
+        step = {"name": NAMES[rung["name"]], "says": says, "slower": slower, "disturbed": disturbed(rung)}
+        step |= {"ms": round(ms), "predicted_ms": round(rung["predicted_ms"])}
+        steps.append(step | {"so_far": round(recorded["rungs"][0]["ms"] / ms, 3)})
+        before = rung
     return steps
+
+
+def in_all(steps: list[dict]) -> str:
+    """How many times as fast the last step is, of which a disturbed one lets us say less."""
+    factor = steps[-1]["so_far"]
+    return f"about {factor:.0f} ×" if any(step["disturbed"] for step in steps) else f"{factor:.1f} ×"
 
 
 def in_words(name: str) -> str:
     """A staircase for who does not see it: the alternative text of README and site."""
     steps = stairs(name)
-    told = "; ".join(f"{step['name']} {step['ms']} ms ({step['says']})" for step in steps)
-    return f"Milliseconds of one training step of GPT-2 124M, rung by rung, on {STAIRS[name].partition(' ·')[0]}: {told}."
+    first, *others = steps
+    told = [f"{first['name']} {first['ms']:,} ms ({first['says']})"]
+    for step in others:
+        note = ", disturbed" if step["disturbed"] else ""
+        told.append(f"{step['name']} ({step['says']}{note})")
+    return (
+        f"Milliseconds of one training step of GPT-2 124M, rung by rung, on {STAIRS[name].partition(' ·')[0]}:"
+        f" {'; '.join(told)}; all together {in_all(steps)}."
+    )

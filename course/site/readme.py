@@ -216,14 +216,21 @@ def staircases() -> str:
     nothing = sum(step["says"].startswith("not measurable") for step in steps)
     run = pictures.recorded(pictures.H100)
     first, last = run["rungs"][0]["ms"], run["rungs"][-1]["ms"]
+    faster = pictures.in_all(gpu).removesuffix(" ×")
+    unknown = [step["name"] for step in steps if step["disturbed"]]
+    disturbance = ""
+    if unknown:
+        disturbance = (
+            f" The pairs of {' and '.join(unknown)} disagree, so their gains are given as intervals."
+        )
     drawn = "\n".join(picture(name, 400, pictures.in_words(name)) for name in pictures.STAIRS)
     return (
         f"{drawn}\n\n"
         "*Each change to the program is predicted from bytes and FLOPs before it is measured (chapter 14). On an H100 such"
-        f" changes make a step {first / last:.1f} times as fast, from {first:.0f} to {last:.0f} ms; the forecast, made before any of"
+        f" changes make a step {faster} times as fast, from {first:.0f} to {last:.0f} ms; the forecast, made before any of"
         f" this code had run on a GPU, was {gpu[0]['predicted_ms']} and {gpu[-1]['predicted_ms']} ms. On the CPU (two cores of an AMD"
         f" EPYC) {in_letters(slower)} of them made the step slower and {in_letters(nothing)} changed nothing measurable."
-        " `python -m nanogpt ladder` measures yours.*"
+        f"{disturbance} `python -m nanogpt ladder` measures yours.*"
     )
 
 

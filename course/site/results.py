@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean
 
 from course.paths import ROOT, relative
-from course.site.pictures import FIRST, LADDER, NAMES, forecast, recorded, staircase_steps
+from course.site.pictures import FIRST, LADDER, NAMES, forecast, in_all, recorded, staircase_steps
 
 RESULTS = ROOT / "site" / "results.md"
 MEASUREMENTS = ROOT / "data" / "measurements"
@@ -83,14 +83,19 @@ def changes() -> str:
 def cpu() -> str:
     """The ladder on two cores, forecast beside measured: README's staircase as a table."""
     rows = []
-    for step in staircase_steps(recorded(LADDER)):
+    run = recorded(LADDER)
+    for step, rung in zip(staircase_steps(run), run["rungs"]):
         gain, _, predicted = step["says"].rpartition(" · predicted ")
-        ms = f"{step['predicted_ms']:,}", f"{step['ms']:,}"
+        ms = f"{step['predicted_ms']:,}", f"{rung['ms']:,.0f}"
         rows.append((step["name"], *ms, predicted if gain else "", gain))
     head = "change | ms, predicted | ms, measured | gain, predicted | gain, measured"
-    return f"{table(head, rows)}\n\n{source(LADDER)}"
+    return f"{table(head, rows)}\n\n{PAIRS}\n\n{source(LADDER)}"
 
 
+PAIRS = (
+    "A gain is from pairs of steps, taken in turns; the milliseconds are medians of different minutes, so their ratios differ from it."
+    " Where the interval of a gain reaches further than 15%, the measurement was disturbed, and the table has the interval."
+)
 GPUS = {name: MEASUREMENTS / f"{name.lower()}.json" for name in ("H100", "H200")}
 
 
@@ -108,14 +113,17 @@ def gpus() -> str:
     sums, notes = [], []
     for name, ladder in found.items():
         run = recorded(GPUS[name])
-        first, *_, last = run["rungs"]
+        last, factor = run["rungs"][-1], in_all(staircase_steps(run))
         worst = max(max(ms / told, told / ms) for told, ms in ladder.values())
         sums.append(
-            f"- **{name}**: {first['ms'] / last['ms']:.1f} times as fast in all; the last step makes {last['tokens_per_s']:,.0f} tokens/s,"
+            f"- **{name}**: {factor.removesuffix(' ×')} times as fast in all; the last step makes {last['tokens_per_s']:,.0f} tokens/s,"
             f" {last['mfu']:.0%} of the data sheet's FLOP/s. The furthest forecast is off by a factor of {worst:.2f}."
         )
         notes.append(source(GPUS[name]))
-    return "\n\n".join([table(head, rows), "\n".join(sums), *notes])
+    since = (
+        "These are the times of that day. The program has changed since, and they were not measured again."
+    )
+    return "\n\n".join([table(head, rows), "\n".join(sums), since, *notes])
 
 
 PEERS = MEASUREMENTS / "h200-peers.json"

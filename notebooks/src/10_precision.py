@@ -286,7 +286,7 @@ ratios = [found / p for found, p in zip(errors["bfloat16", False], predicted)]  
 worse = errors["bfloat16", True][-1] / errors["bfloat16", True][0] / math.sqrt(lengths[-1] / lengths[0])
 print(f"if partial sums are rounded, the relative error grows {worse:.0f} times")
 assert all(abs(ratio - 1) < 0.05 for ratio in ratios), (
-    f"the errors should be 0.60 of eps / 2; they are {ratios} times that"
+    f"the errors should be 0.60 of eps / 2; they are {ratios} times that, and sums of few terms vary: take 16 or more"
 )
 answer("10.3", ratios[-1] / ratios[0])
 

@@ -490,6 +490,7 @@ def count_flops(attention, q, k, v):
 q, k, v = random_qkv(512)
 manual = count_flops(manual_attention, q, k, v)
 for block in (512, 128, 32):
+    assert 512 % block == 0, f"block={block} does not divide 512, and the formula is for blocks of one size"
     ours, n = count_flops(partial(flash_attention, block=block), q, k, v), 512 // block
     print(f"block {block:3}: {ours / manual:.4f} of the manual operations,", end=" ")
     print(f"expected {7 / 6 * (n + 1) / (2 * n):.4f}")
@@ -514,7 +515,7 @@ print(
     f"manual:    {manual / 1e6:5.2f} million numbers, {4 * d * T * T / (2 * manual):4.0f} FLOP/byte in bfloat16"
 )
 for block in (16, 64, 128, 256):
-    n = T // block
+    n = -(-T // block)  # the last block may be smaller; it counts as a whole one
     tiles = n * (n + 1) // 2
     moved = 2 * T * d + tiles * 2 * block * d  # q and the output; keys and values of each tile
     flops = tiles * 4 * block**2 * d

@@ -673,6 +673,7 @@ predict("15.6", "what a bad batch adds to the next ten, without clipping", guess
 
 # %%
 BAD = 2 * steps // 3
+assert steps > BAD + 1, f"BAD={BAD}: a step must follow the bad batch, so at most {steps - 2}"
 
 
 def damaged(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

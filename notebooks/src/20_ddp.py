@@ -492,7 +492,7 @@ answer("20.3", 100 * (1 - ms["flat"] / ms["loop"]))
 # %% [markdown]
 r"""
 The first line is the time of computing alone, on half the rows; there no rank waits for the other. What the others take beyond it is the price of averaging:
-the messages, the copies, and the time in which a rank waits for the slower one. That is 46 ms for the loop and 6 ms for one message, although the bytes are the same. Each of the 27 messages that `flat` saves costs 1.5 ms, nearly all of it for meeting.
+the messages, the copies, and the time in which a rank waits for the slower one. The loop pays several times as much as one message, although the bytes are the same. So the bytes cannot be the reason: what `flat` saves is the fixed cost of 27 messages. Divide the difference of the lines *loop* and *flat* by 27: each message costs of the order of a millisecond, nearly all of it for meeting.
 
 ## A hook for each parameter
 
@@ -728,9 +728,9 @@ print(two("table_text", DATA))
 
 # %% [markdown]
 r"""
-On our machine `flat` is fastest, the simplest of the versions with few messages. The two versions with 28 messages are slower by more than a factor of two, and sending them early does not save them.
+Read the column *averaging*. The versions with few messages pay a fraction of what the two with 28 pay, and to send 28 messages early does not make up for their number. Among the four with one to six messages the differences are small. Here "one bucket" is the fastest of them and `flat`, the simplest, is close to it; run the cell again, and their order may change.
 
-Does overlap help here? Compare "one bucket", which sends everything at the end of backward, with "buckets", which differs from it in one number, the cap: 26.6 and 26.0 ms. It does not help. To understand the result, we
+So does overlap help? "one bucket" sends everything at the end of backward, and "buckets" differs from it in one number, the cap. The second is no faster here. To understand this, we
 look at one step on a time axis. `timeline` trains a deeper model, of six layers, so that backward has more stages. It shows the fastest of ten steps. It gives the buckets a network of our own making: a thread that carries one message at a time, by `all_reduce`, and notes when.
 
 First with gloo as it is. The upper picture has one bucket, which leaves with the last gradient, so nothing is left to overlap with; the lower has buckets of
@@ -746,10 +746,11 @@ print(f"all gradients at once: {cost['wall']:.1f} ms, and {cost['processor']:.1f
 
 # %% [markdown]
 r"""
-In the pictures, the upper row is what this process computes and the lower row is what travels; the numbers are the buckets in the order in which they left. All seven arrive before backward ends, and still the step is no shorter: 56 ms, and 54 with one bucket. What overlap has hidden comes back as a longer backward, 34 ms in place of 25. Why? Compare the two numbers below the pictures: for 1.0 of the 3.4 ms the processor is busy. The closer the processor's time is to the clock's, the more of an all-reduce is work for the processor itself: gloo copies the bytes and adds them. While a bucket
-travels, backward has one core less to compute with or waits for its turn. So on a machine whose processor is also its network, overlap may bring little or nothing: part of what it hides comes back as slower computing.
-Besides, there is little to hide here. All gradients travel in the time that is printed under the pictures, a small part of a step. The rest of the column
-*averaging* in your table is copies, fixed costs, and waiting for the other rank.
+In the pictures, the upper row is what this process computes and the lower row is what travels; the numbers are the buckets in the order in which they left. With buckets of 1 MB most of the traffic lies below *backward*, as it should. And still the step is no shorter, because backward takes longer than in the upper picture. Why?
+Compare the two numbers below the pictures. The closer the processor's time is to the clock's, the more of an all-reduce is work for the processor itself: gloo copies the bytes and adds them. While a bucket
+travels, backward has one core less to compute with or waits for its turn. So on a machine whose processor is also its network, overlap may bring little or nothing: what it hides comes back as slower computing.
+Besides, there is little to hide here. All gradients travel in the first of these times, a small part of a step. The rest of the column
+*averaging* in the table is copies, fixed costs, and waiting for the other rank.
 
 Between machines this is different, because network cards carry bytes without the processor. We can imitate that. With `SLOW`, each MB takes 4 ms more, in which the thread only sleeps.
 """
@@ -762,8 +763,8 @@ show(figures.timelines(seen), alt=figures.timelines_in_words(seen))
 # %% [markdown]
 r"""
 Now overlap does its work. With one bucket, the message starts when backward is over, and its full time is added to the step. With several, the first ones travel while backward still computes, and the
-step is shorter. In our picture it is 67 ms, and 73 with one bucket, so 6 of the message's 29 ms are saved. It gains less than the traffic that lies below *backward*: all messages together take longer than the single one, because the message of each
-bucket also waits until the other rank has filled the same bucket. Some traffic always remains: the last bucket holds `wte`, which is ready at the very end, so nothing is left to hide it behind.
+step is shorter. It gains less than the traffic that lies below *backward*, because all messages together take longer than the single one: the message of each
+bucket also waits until the other rank has filled the same bucket. And some traffic always remains: the last bucket holds `wte`, which is ready at the very end, so nothing is left to hide it behind.
 
 This is the reason for buckets of a middle size. One large bucket leaves no overlap. Very small ones leave early, but each pays the fixed cost of a message. DDP's 25 MB is such a compromise; Li et al. (2020) measured
 several sizes.
@@ -806,11 +807,12 @@ answer("20.4", 100 * (found["forgotten"]["ms"] / found["in time"]["ms"] - 1))
 assert found["in time"]["apart"] == 0, "the ranks' weights differ though each step averaged"
 assert found["late"]["apart"] > 1e-4, "the late flag did no harm, which it should"
 for when, told in found.items():
-    print(f"{when}: {told['messages']} messages a step")
+    first, *_, last = told["losses"]
+    print(f"{when:9} {told['messages']} messages a step, loss {first:.3f} to {last:.3f}")
 
 # %% [markdown]
 r"""
-Averaging after each micro-batch costs a third of the step. The late flag costs nothing, sends as little as the right one, and no error is raised. Its loss falls as it should, in a run of ours from 7.08 to 4.50 in ten steps, and with the flag in time to 4.51. But every rank trains a model of its own, and only rank
+Averaging after each micro-batch sends 8 messages in place of 2, and the answer says what the other six cost here. The late flag sends as little as the right one, and raises no error. Look at its loss: after ten steps it is 4.495, with the flag in time 4.505. The wrong run looks even a little better. But every rank trains a model of its own, and only rank
 0's is saved. Only a comparison of the weights across ranks finds it. The trainer makes none, so when you write a loop of your own, call `weights_apart` after the first steps.
 
 The price of forgetting depends on the network. Here the bytes move through memory. Between machines with 10 Gb/s, GPT-2's half gigabyte takes

@@ -6,7 +6,7 @@ Chapter 20 made one *step* of many processes: each of them computes the gradient
 is validated, somebody stops it, and next week it goes on with another number of GPUs. The trainer of chapters 17e and 17f does all of this for one process.
 
 What does it take to let it do the same for many? Less than one might fear: the loop stays as it is, and about fifteen of its functions grow by a line or two. But each of these lines is there because something goes wrong
-without it. We begin with two things that go wrong at once. Others show where their remedy is built: a loss that depends on the number of ranks, a rank that stops alone.
+without it. We begin with two things that go wrong at once. Their remedy takes a few cells, and then two processes train. The rest of the chapter is about what a run does beside its steps, and each part shows what goes wrong without it: a loss that depends on the number of ranks, a rank that stops alone.
 """
 
 # %%
@@ -75,13 +75,12 @@ print("the two processes read the same rows:", bool((first == second).all()))
 r"""
 Both read the same rows, because nothing tells them apart. Two GPUs would do the work of one, twice.
 
-So there are two kinds of tasks. Some must be *shared*: the rows of a batch, the documents of a validation. Others must be done by *one* process: writing, printing, making data. We go through them one by one.
+So there are two kinds of tasks. Some must be *shared*: the rows of a batch, the documents of a validation. Others must be done by *one* process: writing, printing, making data. We begin with the rows, since nothing else is needed to train.
 
 ## Who am I?
 
 The run must know its processes. `Ranks` of chapter 20 says who this one is and how many there are. The dataclass `Training` gets it as one more field. Without torchrun it is the default: rank 0 of one. (The first two cells are imports.)
 """
-
 
 # %%
 #| export distributed
@@ -123,126 +122,6 @@ print("a run knows:", *list(Training.__dataclass_fields__)[-3:])
 
 # %% [markdown]
 r"""
-## One that speaks
-
-All ranks run the same program. Rank 0 alone holds the lock on the folder, prints, and writes the log, the checkpoints and the samples. `join_run` arranges this around a complete run: it asks torchrun's environment who this process is, opens the process group, and lets what the other
-ranks print go nowhere.
-
-A rank that waits for the others gives up after ten minutes. If making the data takes longer than that, the environment variable `NANOGPT_PATIENCE` can set another number of seconds.
-"""
-
-
-# %%
-#| export distributed
-def patience() -> float:
-    """Seconds that a rank of a run waits for the others: the variable NANOGPT_PATIENCE, else ten minutes."""
-    seconds = os.environ.get("NANOGPT_PATIENCE", "600")
-    if not seconds.isdecimal() or int(seconds) < 1:
-        raise ValueError(f"NANOGPT_PATIENCE is {seconds!r}; it must be a whole number of seconds")
-    return float(seconds)
-
-
-# %%
-#| export
-@contextmanager
-def join_run(config: Config) -> Iterator[Ranks]:
-    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
-    ranks = torchrun_ranks(config.run.device)
-    refuse_ranks(config, ranks)
-    with ExitStack() as stack:
-        stack.enter_context(process_group(ranks, patience()))
-        if ranks.rank == 0:
-            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
-        else:
-            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            stack.enter_context(redirect_stdout(nowhere))
-        yield ranks
-
-
-# %% [markdown]
-r"""
-`refuse_ranks` refuses what cannot work before the processes meet. A lab of the configuration may have something to check (`check_ranks`). And the lab `too_large` looks for a model that no memory can hold. A typo such as a billion layers would otherwise build one layer after the other, on every rank of the machine, until nothing
-is left. The count of `why_too_large` is a lower bound: 16 bytes for each parameter (its weight, its gradient and Adam's two averages, 4 bytes each) and the input of each block. It is divided by the number of ranks, because chapter 21 can share all of this out.
-"""
-
-
-# %%
-#| export labs.plan.too_large
-import os
-
-import torch
-
-from nanogpt.build import new_shape
-from nanogpt.config import Config, hook
-from nanogpt.model import num_params
-
-
-def why_too_large(config: Config, device: torch.device, ranks: int) -> str:
-    """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
-
-    Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
-    """
-    m, B = config.model, config.train.micro_batch
-    P = num_params(hook(config, new_shape)(config, 1))
-    needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
-    if device.type == "cuda":
-        there = torch.cuda.get_device_properties(device).total_memory
-    elif hasattr(os, "sysconf"):  # not on Windows
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        return ""
-    names = ["n_layer", "n_embd", "block_size"] + ["padded_vocab_size"] * (m.padded_vocab_size is not None)
-    shape = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
-    needs = f"{shape} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
-    return f"{needs}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
-
-
-# %%
-#| export
-def refuse_ranks(config: Config, ranks: Ranks) -> None:
-    """ValueError for a run that these ranks cannot do, before they meet."""
-    for check in hooks(config, "check_ranks"):
-        check(config, ranks)
-    lab = import_module("nanogpt.labs.plan.too_large")
-    if config.init_from is None and (reason := lab.why_too_large(config, ranks.device, ranks.size)):
-        raise ValueError(reason)
-
-
-# %% tags=["nbval-ignore-output"]
-as_module("labs.plan.too_large")
-print(why_too_large(load_config("tiny", ["model.n_layer=1000000000"]), torch.device("cpu"), 2))
-with join_run(config) as ranks:
-    print(ranks)
-
-# %% [markdown]
-r"""
-In this kernel there is no torchrun, and so one process of one.
-
-*Making the data.* If the shards are not there yet, both ranks would begin to make them at the same time, in the same folder. `first_alone` lets rank 0 go first. The others wait at a *barrier*, a collective that nobody passes before all have come to it. When rank 0 comes, its shards are
-made, and the others find them.
-"""
-
-
-# %%
-#| export distributed
-from collections.abc import Callable
-
-
-def first_alone(ranks: Ranks, call: Callable, *args):
-    """call(*args) on rank 0, and then on the others, who find what it has made."""
-    if ranks.size > 1 and ranks.rank > 0:
-        dist.barrier()
-    made = call(*args)
-    if ranks.size > 1 and ranks.rank == 0:
-        dist.barrier()
-    return made
-
-
-# %%
-first_alone(Ranks(), print, "one process needs no barrier")
-
-# %% [markdown]
-r"""
 ## Rows for everyone
 
 The batch of the configuration is the batch of *all* ranks together. `train.batch_tokens` does not change with the number of ranks, and so the run does not change either, as long as it has no dropout. The micro-batches of an update are dealt out like cards: with two ranks, rank 0 takes the first, rank 1 the second,
@@ -251,7 +130,6 @@ rank 0 the third. Chapter 20's streams can do this. `open_stream` only has to te
 A published run of PyTorch's tutorial shows what this protects from. After ten epochs its four ranks print a loss of 1.13, and eight ranks 1.96 (means of the lines in `data/reference/mingpt_ddp.csv`). With twice
 the ranks and the same rows on each, an epoch has half as many updates. The log does not say whether this is the reason. (Its author writes "with 8 nodes". A node is a machine: the log has eight ranks on two of them.)
 """
-
 
 # %%
 #| export build
@@ -278,62 +156,9 @@ for rank, x in enumerate(theirs):
 
 # %% [markdown]
 r"""
-Four micro-batches cannot be dealt to three ranks so that each gets as many as the others. That is refused before the first step. And there is a worse mistake. Two machines may have copies of the code or of the data that differ a little. Then all ranks train, the gradients of different programs are averaged, and nothing fails.
-`refuse_other_runs` compares hashes: of the configuration, the shards and the code, and the name of the checkpoint that each rank has found. These checks are a lab, which the trainer imports only if there are several ranks.
+## The step
 
-An error should say what to change. `find_remedy` looks for a smaller micro-batch with which the batch can be dealt. If there is none, as for the three ranks below, it asks for another `train.batch_tokens`.
-"""
-
-
-# %%
-#| export labs.parallel.agreement
-import hashlib
-import json
-
-from nanogpt.config import Config, config_dict
-from nanogpt.data import BatchStream
-
-
-def find_remedy(config: Config, ranks: int) -> str:
-    """The change of the configuration with which its batch can be dealt to so many ranks."""
-    rows = config.train.batch_tokens // config.model.block_size
-    for micro_batch in range(config.train.micro_batch, 0, -1):
-        if rows % (ranks * micro_batch) == 0:
-            return f"set train.micro_batch={micro_batch}, which keeps the batch"
-    return f"make train.batch_tokens a multiple of {ranks} × model.block_size"
-
-
-# %%
-#| export labs.parallel.agreement
-def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, checkpoint: str) -> None:
-    """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
-
-    checkpoint: the checkpoint that this rank would go on from.
-    """
-    train, readers = config.train, stream.world_size
-    if config.micro_batches % readers:
-        each = f"train.micro_batch={train.micro_batch} × model.block_size={config.model.block_size}"
-        batch = f"train.batch_tokens={train.batch_tokens} is {config.micro_batches} × {each}"
-        raise ValueError(f"{batch}: not to be dealt to {readers} ranks; {find_remedy(config, readers)}")
-    same = config_dict(config) | {"run": config_dict(config)["run"] | {"device": None}}
-    facts = {"configuration": same, "data": stream.state_dict()}
-    hashes = {
-        name: hashlib.sha256(json.dumps(fact).encode()).hexdigest()[:12] for name, fact in facts.items()
-    }
-    refuse_differences(ranks, **hashes, code=code_hash(), checkpoint=checkpoint)
-
-
-# %%
-try:
-    refuse_other_runs(Ranks(), config, open_stream(config, Ranks(0, 0, 3)), "None")
-except ValueError as error:
-    print(error)
-
-# %% [markdown]
-r"""
-## Dropout
-
-With dropout each rank draws random numbers. If all ranks had the same seed, they would drop the same units, each in its own rows. If each had its own generator, a checkpoint would have to keep the state of every rank's generator, and could not go on with another
+A step of several ranks needs one thing that a step of one does not. With dropout each rank draws random numbers. If all ranks had the same seed, they would drop the same units, each in its own rows. If each had its own generator, a checkpoint would have to keep the state of every rank's generator, and could not go on with another
 number of ranks. A seed that is computed from the run's seed, the step and the rank needs no keeping at all. (A run of one process still goes on with the generator that its checkpoints keep, as in chapter 17b.)
 """
 
@@ -355,9 +180,7 @@ for rank in range(2):
 
 # %% [markdown]
 r"""
-## The step
-
-The functions that grow from here on call others of the trainer, which stay as they are. This cell imports them.
+The functions that grow from here on call others of the trainer, which stay as they are. The next two cells import them.
 """
 
 # %%
@@ -484,6 +307,192 @@ grown("build_run", "20a")
 
 # %% [markdown]
 r"""
+## Two processes, for the first time
+
+Rows for everyone, a step, and a start are enough to train. Let us see it before we go on. We leave out the validation (`eval.every=0`); what the trainer needs besides is taken from the cells further below, which `torchrun` reads in this file. The same twenty steps on one process and on two:
+"""
+
+# %% tags=["nbval-ignore-output"]
+for processes in (1, 2):
+    _ = torchrun("20a", processes, *words(f"first-{processes}", train_max_steps=20, eval_every=0))
+
+# %% [markdown]
+r"""
+The losses agree to the last digit but one: the rows are shared, and the step is the same. The rest of the chapter is about everything that a run does besides its steps.
+
+## One that speaks
+
+Now one part after the other, and first the writing. All ranks run the same program. Rank 0 alone holds the lock on the folder, prints, and writes the log, the checkpoints and the samples. `join_run` arranges this around a complete run: it asks torchrun's environment who this process is, opens the process group, and lets what the other
+ranks print go nowhere.
+
+A rank that waits for the others gives up after ten minutes. If making the data takes longer than that, the environment variable `NANOGPT_PATIENCE` can set another number of seconds.
+"""
+
+
+# %%
+#| export distributed
+def patience() -> float:
+    """Seconds that a rank of a run waits for the others: the variable NANOGPT_PATIENCE, else ten minutes."""
+    seconds = os.environ.get("NANOGPT_PATIENCE", "600")
+    if not seconds.isdecimal() or int(seconds) < 1:
+        raise ValueError(f"NANOGPT_PATIENCE is {seconds!r}; it must be a whole number of seconds")
+    return float(seconds)
+
+
+# %%
+#| export
+@contextmanager
+def join_run(config: Config) -> Iterator[Ranks]:
+    """The ranks of a run together: rank 0 has the run's folder for itself, and nobody else's prints are seen."""
+    ranks = torchrun_ranks(config.run.device)
+    refuse_ranks(config, ranks)
+    with ExitStack() as stack:
+        stack.enter_context(process_group(ranks, patience()))
+        if ranks.rank == 0:
+            stack.enter_context(alone_in(Path(config.run.dir), "trainer", "choose another run.dir"))
+        else:
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(redirect_stdout(nowhere))
+        yield ranks
+
+
+# %% [markdown]
+r"""
+`refuse_ranks` refuses what cannot work before the processes meet. A lab of the configuration may have something to check (`check_ranks`). And the lab `too_large` looks for a model that no memory can hold. A typo such as a billion layers would otherwise build one layer after the other, on every rank of the machine, until nothing
+is left. The count of `why_too_large` is a lower bound: 16 bytes for each parameter (its weight, its gradient and Adam's two averages, 4 bytes each) and the input of each block. It is divided by the number of ranks, because chapter 21 can share all of this out.
+"""
+
+
+# %%
+#| export labs.plan.too_large
+import os
+
+import torch
+
+from nanogpt.build import new_shape
+from nanogpt.config import Config, hook
+from nanogpt.model import num_params
+
+
+def why_too_large(config: Config, device: torch.device, ranks: int) -> str:
+    """Why a run cannot fit into the device's memory, however it is cut over its ranks; "" where it may.
+
+    Counted is what every run keeps: 16 bytes a parameter, the vocabulary's aside, and each block's input in 16 bits.
+    """
+    m, B = config.model, config.train.micro_batch
+    P = num_params(hook(config, new_shape)(config, 1))
+    needed = (16 * P + 2 * m.n_layer * B * m.block_size * m.n_embd) // ranks
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    elif hasattr(os, "sysconf"):  # not on Windows
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        return ""
+    names = ["n_layer", "n_embd", "block_size"] + ["padded_vocab_size"] * (m.padded_vocab_size is not None)
+    shape = ", ".join(f"model.{name}={getattr(m, name)}" for name in names)
+    needs = f"{shape} and train.micro_batch={B} need at least {needed // 10**9:,} GB a process for {P:,} parameters"
+    return f"{needs}; {device} has {there // 10**9:,} GB: lower the largest" if needed > there else ""
+
+
+# %%
+#| export
+def refuse_ranks(config: Config, ranks: Ranks) -> None:
+    """ValueError for a run that these ranks cannot do, before they meet."""
+    for check in hooks(config, "check_ranks"):
+        check(config, ranks)
+    lab = import_module("nanogpt.labs.plan.too_large")
+    if config.init_from is None and (reason := lab.why_too_large(config, ranks.device, ranks.size)):
+        raise ValueError(reason)
+
+
+# %% tags=["nbval-ignore-output"]
+as_module("labs.plan.too_large")
+print(why_too_large(load_config("tiny", ["model.n_layer=1000000000"]), torch.device("cpu"), 2))
+with join_run(config) as ranks:
+    print(ranks)
+
+# %% [markdown]
+r"""
+In this kernel there is no torchrun, and so one process of one.
+
+*Making the data.* If the shards are not there yet, both ranks would begin to make them at the same time, in the same folder. `first_alone` lets rank 0 go first. The others wait at a *barrier*, a collective that nobody passes before all have come to it. When rank 0 comes, its shards are
+made, and the others find them.
+"""
+
+# %%
+#| export distributed
+from collections.abc import Callable
+
+
+def first_alone(ranks: Ranks, call: Callable, *args):
+    """call(*args) on rank 0, and then on the others, who find what it has made."""
+    if ranks.size > 1 and ranks.rank > 0:
+        dist.barrier()
+    made = call(*args)
+    if ranks.size > 1 and ranks.rank == 0:
+        dist.barrier()
+    return made
+
+
+# %%
+first_alone(Ranks(), print, "one process needs no barrier")
+
+# %% [markdown]
+r"""
+## All ranks in the same run
+
+Four micro-batches cannot be dealt to three ranks so that each gets as many as the others. That is refused before the first step. And there is a worse mistake. Two machines may have copies of the code or of the data that differ a little. Then all ranks train, the gradients of different programs are averaged, and nothing fails.
+`refuse_other_runs` compares hashes: of the configuration, the shards and the code, and the name of the checkpoint that each rank has found. These checks are a lab, which the trainer imports only if there are several ranks.
+
+An error should say what to change. `find_remedy` looks for a smaller micro-batch with which the batch can be dealt. If there is none, as for the three ranks below, it asks for another `train.batch_tokens`.
+"""
+
+# %%
+#| export labs.parallel.agreement
+import hashlib
+import json
+
+from nanogpt.config import Config, config_dict
+from nanogpt.data import BatchStream
+
+
+def find_remedy(config: Config, ranks: int) -> str:
+    """The change of the configuration with which its batch can be dealt to so many ranks."""
+    rows = config.train.batch_tokens // config.model.block_size
+    for micro_batch in range(config.train.micro_batch, 0, -1):
+        if rows % (ranks * micro_batch) == 0:
+            return f"set train.micro_batch={micro_batch}, which keeps the batch"
+    return f"make train.batch_tokens a multiple of {ranks} × model.block_size"
+
+
+# %%
+#| export labs.parallel.agreement
+def refuse_other_runs(ranks: Ranks, config: Config, stream: BatchStream, checkpoint: str) -> None:
+    """ValueError if the micro-batches cannot be dealt, or if the ranks would not do the same run.
+
+    checkpoint: the checkpoint that this rank would go on from.
+    """
+    train, readers = config.train, stream.world_size
+    if config.micro_batches % readers:
+        each = f"train.micro_batch={train.micro_batch} × model.block_size={config.model.block_size}"
+        batch = f"train.batch_tokens={train.batch_tokens} is {config.micro_batches} × {each}"
+        raise ValueError(f"{batch}: not to be dealt to {readers} ranks; {find_remedy(config, readers)}")
+    same = config_dict(config) | {"run": config_dict(config)["run"] | {"device": None}}
+    facts = {"configuration": same, "data": stream.state_dict()}
+    hashes = {
+        name: hashlib.sha256(json.dumps(fact).encode()).hexdigest()[:12] for name, fact in facts.items()
+    }
+    refuse_differences(ranks, **hashes, code=code_hash(), checkpoint=checkpoint)
+
+
+# %%
+try:
+    refuse_other_runs(Ranks(), config, open_stream(config, Ranks(0, 0, 3)), "None")
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+r"""
 When a run goes on, all ranks read the same checkpoint. Only rank 0 cleans up what a kill has left. And before the first step the ranks compare their hashes:
 """
 
@@ -515,19 +524,6 @@ grown("resume", "20a")
 
 # %% [markdown]
 r"""
-## Two processes, for the first time
-
-Rows for everyone, a step, and a start are enough to train. Let us see it before we go on. We leave out the validation (`eval.every=0`); what follows below is taken as this file has it. The same twenty steps on one process and on two:
-"""
-
-# %% tags=["nbval-ignore-output"]
-for processes in (1, 2):
-    _ = torchrun("20a", processes, *words(f"first-{processes}", train_max_steps=20, eval_every=0))
-
-# %% [markdown]
-r"""
-The losses agree to the last digit but one. The rest of the chapter is about everything that a run does besides its steps.
-
 ## Validation, shared
 
 Rank 0 could validate alone while the others wait. On eight GPUs seven would be idle. So every rank takes a part of the held-out documents, and the parts are added up. Two things can go wrong here. If a document is cut, the model sees its second half without the first, and the loss rises. And the mean of
@@ -793,7 +789,7 @@ answer("20a.1", ms[0] / ms[1])
 
 # %% [markdown]
 r"""
-The two processes have half of the rows each, and yet they are only 1.4 times as fast. Each of them makes the complete update, which is not shared. Is this the reason? We time the parts of a step in this kernel, with one thread.
+The two processes have half of the rows each, and yet they are less than twice as fast. Each of them makes the complete update, which is not shared. Is this the reason? We time the parts of a step in this kernel, with one thread.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -811,7 +807,7 @@ for name, call in parts.items():
 
 # %% [markdown]
 r"""
-It is not. The computing is halved as it should be, and the update takes about one millisecond of more than fifty. What is missing, a dozen milliseconds of the 42, the two processes spend on averaging and waiting for each other, and on one memory that both of them read. (If two are no faster than one, other programs are using the cores, or there is only one.)
+It is not. The computing is halved as it should be, and the update takes a few per cent of it at most. Add the last two lines: a step of two processes takes longer than both together. The difference is what happens *between* processes: averaging, waiting for the slower one, and a memory that both of them read. (If two are no faster than one, other programs are using the cores, or there is only one.)
 
 ## Another number of ranks
 
@@ -843,7 +839,7 @@ answer("20a.2", apart)
 
 # %% [markdown]
 r"""
-(In the second log, the first line is the last one of the part on two processes, shown again. Its own steps take as long as those of one process did before. The rate is constant in all these runs. `tiny`'s own schedule falls at the end, so 20 steps of it are not the first half of 40; chapter 17f has met this problem.)
+(In the second log, the first line is the last one of the part on two processes, shown again. The rate is constant in all these runs. `tiny`'s own schedule falls at the end, so 20 steps of it are not the first half of 40; chapter 17f has met this problem.)
 
 That is all that many processes need in the trainer. When something goes wrong between them, a rank that dies or a group that waits for ever, chapter 20b finds out what it was. And a model that does not fit into one GPU needs more than copies: chapter 21.
 """

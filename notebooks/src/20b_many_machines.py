@@ -441,10 +441,12 @@ An all-reduce by a ring (chapter 20) sends 2(n − 1)/n of its bytes. A ring has
 # %%
 #| export labs.drills.network
 def all_reduces(ranks: Ranks, data: str, repeats: int = 40) -> dict:
-    """The median seconds of an all-reduce, by its bytes, from 1 kB to 16 MB, in turns after five of each."""
+    """The median seconds of an all-reduce, by its bytes, from 1 kB to 16 MB, in a shuffled order after five of each."""
     found = {2**k: [] for k in range(10, 25, 2)}
     tensors = {nbytes: torch.zeros(nbytes // 4, device=ranks.device) for nbytes in found}
-    for nbytes in [*found] * (5 + repeats):
+    order = [*found] * (5 + repeats)
+    random.Random(0).shuffle(order)  # the same on all ranks
+    for nbytes in order:
         began = time.perf_counter()
         dist.all_reduce(tensors[nbytes])
         synchronize(ranks.device)
@@ -454,6 +456,8 @@ def all_reduces(ranks: Ranks, data: str, repeats: int = 40) -> dict:
 
 # %% [markdown]
 r"""
+The sizes come in a shuffled order. In a fixed one, 1 kB would always follow 16 MB, with which one rank is still busy while the other already waits, and the smallest size would look slow for a reason that is not its own.
+
 The second drill times a step in two ways. *Alone*, each rank computes forward, backward and update of its rows, at the same time as the other, and waits for it at the end; nothing is averaged. *Together*, DDP averages. The difference is what averaging costs. The two ways alternate, so that both see the same machine. Its code is in the appendix.
 """
 
@@ -479,12 +483,12 @@ fitted = 2 * alpha + sizes / beta
 factors = np.maximum(fitted / seconds, seconds / fitted)
 alt = "Seconds of an all-reduce against bytes: flat, then rising."
 show(figures.latency_and_bandwidth(sizes, seconds, fitted), alt=alt)
-print(f"α = {1e6 * alpha:.0f} µs, β = {beta / 1e9:.2f} GB/s")
+print(f"α = {1e6 * alpha:.0f} µs, β = {beta / 1e9:.2f} GB/s; in 2α travel {2e-3 * alpha * beta:,.0f} kB")
 print(f"each size is within a factor of {factors.max():.1f}×")
 
 # %% [markdown]
 r"""
-By the fit a message costs 2α = 0.6 ms before its first byte travels, as long as 800 kB take at 1.3 GB/s. So small messages are all latency, which is why chapter 20 put gradients into buckets. But look at the two smallest sizes: they are above the line and slower than larger ones. The reason is the order of the measurement. In each round 1 kB follows 16 MB, and one rank is still busy with those while the other one already waits. In the reverse order 1 kB takes 0.3 ms, and the sizes that follow 16 MB are the slow ones. So about half of the latency in the fit comes from our experiment. If you need the latency of a size, time this size by itself.
+By the fit an all-reduce of two ranks costs 2α before its first byte travels, and the last number of the line says how many bytes could travel in that time. Messages that are much smaller are all latency, which is why chapter 20 put gradients into buckets. The factor in the last line says how far a line with two numbers is from the measured times: two numbers cannot fit all eight sizes.
 
 *Predict.* The gradient of this model is 2.1 MB. What does the model say that averaging costs, and how long is the step of two ranks? Averaging can hide behind backward, or not at all. So the model gives a range: computing alone is the lower end, and computing plus all of the averaging the upper end. Each end is
 as uncertain as the steps differ among themselves, so we take the lower quartile of the time alone for the lower end and the upper quartile for the upper end.
@@ -502,7 +506,7 @@ print("within the range" if outside == 0 else f"outside of the range by {outside
 
 # %% [markdown]
 r"""
-Within the range, but only because the range is wide. The step of two ranks is 7.8 ms longer than computing alone, and the model explains 2.3 of them. What the model leaves out makes the measured step longer. It counts one message, and this step makes four: two buckets, the number of targets, and the loss. DDP also
+The range is wide, because the steps differ among themselves. If a step of two ranks is outside of it, expect it above: what the model leaves out makes a step longer. It counts one message, and this step makes four: two buckets, the number of targets, and the loss. DDP also
 copies gradients into buckets and back. And its ranks wait for each other at each message, where *alone* they wait once. A machine that does other things as well
 interrupts now one rank and now the other, and then every one of these waits counts.
 
@@ -669,10 +673,11 @@ for name, points in curves(h100).items():
     print(f"{name:24}", *shown, sep="  ")
 weak, strong = curves(h100).values()
 buckets = replace(h100, latency=20 * h100.latency)  # one for each of DDP's buckets of 25 MB
-print("with the latency of 20 messages:")
-for name, points in curves(buckets).items():
-    shown = [f"{n}: {share:.0%}" for n, share in points if n in (64, 128, 256, 512, 1024)]
-    print(f"{name:24}", *shown, sep="  ")
+for title, cluster in (("the latency of 20 messages", buckets), ("the published 33 GB per s", slow)):
+    print(f"with {title}:")
+    for name, points in curves(cluster).items():
+        shown = [f"{n}: {share:.0%}" for n, share in points if n in (64, 128, 256, 512, 1024)]
+        print(f"{name:24}", *shown, sep="  ")
 answer("20b.4", 100 * weak[-1][1])
 answer("20b.5", 100 * strong[-1][1])
 
@@ -685,6 +690,16 @@ divides the averaging by their number. The numbers depend on the assumptions. *P
 
 # %% tags=["nbval-ignore-output"]
 figures.scaling_widget(lambda **knobs: curves(Cluster(flops=h100.flops, **knobs)))
+
+# %% [markdown]
+r"""
+Where does the curve pass 90%?
+"""
+
+# %%
+for card in (4e9, 5e9, 5.5e9, 6e9):
+    share = efficiency(GPT2, ROWS, 1024, replace(h100, between=card))
+    print(f"{card / 1e9:.1f} GB per s for each card: {share:.0%}")
 
 # %% [markdown]
 r"""
@@ -796,6 +811,7 @@ r"""
 
 # %%
 #| export labs.drills.network
+import random
 import statistics
 import time
 

@@ -576,7 +576,7 @@ for way, found in measures.items():
     apart = max(abs(a - b) for a, b in pairs)
     bound = 2e-2 if way in ("autocast", "bf16") else 2e-5
     assert apart < bound, f"{way} is {apart:.1e} nats from one process"
-    print(f"{way:12} last loss {found['losses'][-1]:.1f}, within {bound:g} nats of one process")
+    print(f"{way:12} last loss {found['losses'][-1]:.1f}, all within {bound:g} nats of one process")
 
 # %% [markdown]
 r"""
@@ -623,8 +623,19 @@ print(f"activations of {ROWS // N} rows, by chapter 09's formula: {kept / 1e6:.1
 
 # %% [markdown]
 r"""
-The bars are what a rank holds when backward has ended, and the black line is the peak of a step. At the peak a rank has not all gradients yet, but other things that the formula leaves out. Most of them are activations: one process has those of all rows, two ranks have half of them each. FSDP2's peak is 19.4 MB, and recomputation lowers it to 16.7 only, although the activations of four rows have 8.7: without those of the blocks, another moment of the step is the highest. The rest are the gathered weights of the root and of a block, complete gradients on their way into parts, and buffers in which a collective is packed. These do not grow with the number of blocks, so FSDP2 saves more the more
+The bars are what a rank holds when backward has ended, and the black line is the peak of a step. At the peak a rank has not all gradients yet, but other things that the formula leaves out. Most of them are activations: one process has those of all rows, two ranks have half of them each. Recomputation lowers FSDP2's peak, but by less than the 8.7 MB that the activations of four rows have: without those of the blocks, another moment of the step is the highest. The rest are the gathered weights of the root and of a block, complete gradients on their way into parts, and buffers in which a collective is packed. These do not grow with the number of blocks, so FSDP2 saves more the more
 blocks there are. On a GPU more comes on top that we do not see here: the memory that the allocator loses to fragments, and the libraries' own.
+
+And what does it cost in time? Here is the fastest of a few steps in each way, on these two processes:
+"""
+
+# %% tags=["nbval-ignore-output"]
+for way, found in measures.items():
+    print(f"{way:12} {found['ms']:6.1f} ms a step")
+
+# %% [markdown]
+r"""
+FSDP2 pays for its memory with time: a step is longer than DDP's, because half as many bytes again are sent, and in many more messages. Recomputation is longer still, since it runs the blocks' forward twice. (The two ways in bf16 depend on how well a processor computes in this format.) So where a model fits without sharding, DDP is the better choice.
 
 Must each rank make the complete model first, only to cut it? No: chapter 21d makes a large model part by part.
 
@@ -890,6 +901,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from nanogpt.distributed import replicate
+from nanogpt.labs.roofline.clock import timings
 from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.optim import make_optimizer
 from nanogpt.precision import autocast
@@ -960,7 +972,7 @@ for precision in ("float32", "bf16"):
 # %%
 #| export labs.drills.sharding
 def measured(way: str, ranks: Ranks, data: str) -> dict:
-    """Losses; bytes that this rank holds at the end of backward, moves in a step, keeps as copies, has at its peak."""
+    """Losses; bytes that this rank holds at the end of backward, moves in a step, keeps as copies, has at its peak; ms."""
     model, optimizer, stream = prepared(way, ranks, data)
     precision, found, losses = "bf16" if way == "autocast" else "float32", {}, []
 
@@ -980,7 +992,8 @@ def measured(way: str, ranks: Ranks, data: str) -> dict:
     before = sum(held(model, optimizer).values())
     found["peak"] = before + peak_memory(step, ranks.device)
     found["copies"] = copies_kept(model, stream.next_batch(), precision)
-    return found | {"losses": losses, "moved": dict(moved.bytes)}
+    told = found | {"losses": [*losses], "moved": dict(moved.bytes)}
+    return told | {"ms": 1e3 * min(timings(step, ranks.device, 6))}
 
 
 # %%

@@ -155,7 +155,7 @@ answer("21b.1", sum(size for _, size in rows_first) / sum(size for _, size in co
 
 # %% [markdown]
 r"""
-Each pair in the lists is a collective and the bytes that a rank puts into it. Both orders give the right result. The second order sums a tensor that is four times as wide, and it has to gather the outputs as well.
+Each pair in the lists is a collective and the bytes that a rank puts into it. Both orders give the right result. The second order puts in 4.5 times as many bytes: it sums a tensor that is four times as wide, and it has to gather the outputs as well.
 
 ## Attention, by heads
 
@@ -422,7 +422,7 @@ answer("21b.3", sum(size for _, size in forward + backward))
 
 # %% [markdown]
 r"""
-Why are there two each way? LayerNorm needs all C channels of a token, so x must be complete where a branch begins. Each branch ends in a product whose summands are on all ranks. There are two branches, so there are two
+A block makes four all-reduces, and each of them has the 4,096 bytes of x. Why are there two each way? LayerNorm needs all C channels of a token, so x must be complete where a branch begins. Each branch ends in a product whose summands are on all ranks. There are two branches, so there are two
 sums, and the backward pass mirrors them. (In PaLM and GPT-J the MLP reads the same LayerNorm as attention. Such a block needs one sum. It is another model.)
 
 How does this compare with data parallelism? There each rank all-reduces its gradients, which are 4 bytes for each parameter, no matter how many tokens it reads. Here the ranks exchange
@@ -520,7 +520,7 @@ answer("21b.5", gathering / sum(size for _, size in calls))
 
 # %% [markdown]
 r"""
-For the loss, only the forward pass sends something. (The head is a column split, so the gradient of its input is summed by f, as in a block.) The gradient of a logit is its softmax, minus one at the target, and after the forward pass each rank has all that this needs for its own logits. (PyTorch's `loss_parallel()` does the same with three all-reduces. This chapter's test compares the two.)
+The three sums are 12 bytes for each token. Gathering would put in a rank's 25,129 logits of 4 bytes each, 8,376 times as many bytes. And only the forward pass sends something. (The head is a column split, so the gradient of its input is summed by f, as in a block.) The gradient of a logit is its softmax, minus one at the target, and after the forward pass each rank has all that this needs for its own logits. (PyTorch's `loss_parallel()` does the same with three all-reduces. This chapter's test compares the two.)
 
 ## By PyTorch
 
@@ -636,11 +636,15 @@ for way, told in found["same"].items():
 
 # %% tags=["nbval-ignore-output"]
 for way, told in found["same"].items():
-    print(f"{way:14} gradient apart by {told['gradient']:.1e} of its length")
+    print(
+        f"{way:14} gradient apart by {told['gradient']:.1e} of its length; a step takes {told['ms']:.0f} ms"
+    )
 
 # %% [markdown]
 r"""
 The distances are not zero, because a sum over the hidden units is now a sum of sums, in another order. That is rounding, as in chapter 20.
+
+And the time? Two ranks share the blocks' work, and no step takes half as long as in one process. LayerNorms and residual sums are not shared, each block stops four times for a sum, and DTensor has work of its own in each operation, which these small layers do not hide. Tensor parallelism makes one row of text faster only where a layer's multiplication is long against its sums, and that takes wide layers and a fast link.
 
 And clipping? Chapter 15's `global_norm` takes the norm of the gradients that it finds. In the model that was split by hand, each rank finds only its own pieces.
 """
@@ -907,6 +911,7 @@ With the package it is one line more: `shard(split(model, mesh["tp"]), mesh["dp"
 
 # %%
 #| export labs.drills.tensor
+import time
 from functools import partial
 
 import torch
@@ -963,12 +968,13 @@ def in_way(model: GPT, way: str, ranks: Ranks) -> GPT:
 # %%
 #| export labs.drills.tensor
 def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> dict:
-    """Losses and norms of a few steps, and of the first gradient the token table's."""
+    """Losses, norms and the shortest milliseconds of a few steps, and of the first gradient the token table's."""
     model, _, stream = fresh(Ranks(device=ranks.device), data, 4)  # on all ranks the same rows
     optimizer = make_optimizer(in_way(model, way, ranks), LR)
-    losses, norms = [], []
+    losses, norms, ms = [], [], []
     for step in range(steps):
         batch = [tuple(map(torch.cat, zip(*masked(stream, row=2))))]  # in one piece
+        began = time.perf_counter()
         optimizer.zero_grad()
         losses.append(accumulate_gradients(model, batch).item())
         gradients = gradients_of(model.parameters())
@@ -977,20 +983,24 @@ def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> 
         if clip is not None:
             scale_to(gradients, clip, norm)
         optimizer.step()
+        ms.append(1e3 * (time.perf_counter() - began))
         if step == 0:
             gradient = plain(model, [("table", model.transformer.wte.weight.grad)])["table"]
     gain = plain(model, [("gain", model.transformer.ln_f.weight.detach())])["gain"].cpu()
-    return {"losses": losses, "norms": norms, "gradient": gradient, "gain": gain}
+    return {"losses": losses, "norms": norms, "ms": min(ms), "gradient": gradient, "gain": gain}
 
 
 # %%
 #| export labs.drills.tensor
 def steps_in_all_ways(ranks: Ranks, data: str, steps: int = 6) -> dict:
-    """The same steps in all WAYS, unclipped: losses, and how far the first gradient is from that of one process."""
+    """The same steps in all WAYS, unclipped: losses, ms, and how far the first gradient is from that of one process."""
     found = {way: curve(ranks, data, way, None, steps) for way in WAYS}
     one = found["one process"]["gradient"]
     apart = {way: ((told["gradient"] - one).norm() / one.norm()).item() for way, told in found.items()}
-    return {way: {"losses": told["losses"], "gradient": apart[way]} for way, told in found.items()}
+    return {
+        way: {"losses": told["losses"], "ms": told["ms"], "gradient": apart[way]}
+        for way, told in found.items()
+    }
 
 
 def clipped(ranks: Ranks, data: str, steps: int = 2) -> dict:

@@ -205,6 +205,52 @@ print("together: attention over the whole row, to rounding")
 
 # %% [markdown]
 r"""
+Does it matter when a rank waits? Between two processes of one machine a message is fast, so the drill `orders` makes it slow: each one takes 0.2 seconds, as over a slow network. It does one step of the ring in two orders, *wait, then compute* and *compute, then wait*, and computes without any message for comparison.
+"""
+
+# %%
+#| export labs.drills.ring
+import time
+
+from nanogpt.device import synchronize
+
+
+def two_orders(ranks: Ranks, data: str, delay: float = 0.2, T: int = 2048, d: int = 64) -> dict:
+    """The shortest ms of a step of the ring by when it waits for its message, which takes `delay` seconds at least."""
+    q, k, v = torch.randn(3, 4, T // ranks.size, d, device=ranks.device)
+
+    def compute() -> None:
+        absorb(tile_scores(q, k, diagonal=False), v, *nothing(q))
+        synchronize(ranks.device)
+
+    def wait(message: tuple, began: float) -> None:
+        arrived(*message)
+        time.sleep(max(0.0, began + delay - time.perf_counter()))
+
+    found = {"compute only": [], "wait, then compute": [], "compute, then wait": []}
+    for order, times in [*found.items()] * 5:
+        dist.barrier()
+        began = time.perf_counter()
+        if order != "compute only":
+            message = pass_on(torch.stack((k, v)))
+        if order == "wait, then compute":
+            wait(message, began)
+        compute()
+        if order == "compute, then wait":
+            wait(message, began)
+        times.append(1e3 * (time.perf_counter() - began))
+    return {order: min(times) for order, times in found.items()}
+
+
+# %% tags=["nbval-ignore-output"]
+torchrun("21c", N, "drill", "drills.ring:orders", "--data", DATA, "--out", OUT)
+for order, ms in json.loads(Path(OUT).read_text())["drills.ring:orders"].items():
+    print(f"{order:20} {ms:.0f} ms")
+
+# %% [markdown]
+r"""
+To wait first costs both times, one after the other. To compute first costs only the longer of the two, since the message travels meanwhile. That is why `around` begins a message before it yields and waits for it afterwards.
+
 ## Equal work for all
 
 In this ring the ranks do not work equally. Rank 0's queries are early in the row and see few keys. Those of the last rank see nearly all.
@@ -497,6 +543,8 @@ answer("21c.2", forward / 1e6)
 
 # %% [markdown]
 r"""
+Backward sends 3.3 times as much as forward. The keys and values go around once more, which is 88.1 MB again. With them travel their gradients, in numbers twice as wide and for one hop more: 88.1 · 2 · 8/7 = 201.3 MB.
+
 Can a GPU compute while this travels? Let c = T/n be the tokens of a rank. In each later step of the zigzag it computes half of a c × c tile, which is 2c²C operations in all heads together. Meanwhile 4cC bytes of bf16 travel. Both grow with C, but only the computing grows with c². So from some length on the ring costs no time, and this length does not depend on the width.
 For F operations and B bytes a second it is c = 2F/B. (Liu et al. 2023, §3, have F/B, for a full tile.)
 Backward needs a little more, c = 2.4F/B: it makes five products where forward makes two, and with the keys and values travel their gradients in float32, 12cC bytes in all.
@@ -696,7 +744,7 @@ def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 6
 
 
 SAME = partial(compared, ways=WAYS, trained=trained_in_ring)
-DRILLS = {"first": first_ring, "sent": sent_by_ring, "same": SAME}
+DRILLS = {"first": first_ring, "orders": two_orders, "sent": sent_by_ring, "same": SAME}
 
 # %% tags=["nbval-ignore-output"]
 predictions("21c")

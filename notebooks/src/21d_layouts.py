@@ -15,7 +15,7 @@ was: however a run is laid out, the losses are those of one process.
                  └────────┴────────┘                         tp: 2
 ```
 
-We begin with the grid itself: four processes train one small model in four layouts, and a picture shows which rank holds which part of a matrix. Then come the things that a trainer does beside the step. A layout that cannot work must be
+We begin with one small matrix on this grid, all in this kernel. Then four processes train one model in four layouts, and a picture shows which rank holds which part of a matrix. Then come the things that a trainer does beside the step. A layout that cannot work must be
 refused before a hundred processes wait for each other. A model that no rank can hold must be made part by part. Validation and checkpoints need all ranks. At the end we ask which layout to choose.
 """
 
@@ -40,6 +40,34 @@ _ = ensure_corpus(DATA)
 
 # %% [markdown]
 r"""
+## One matrix on four ranks
+
+Who holds what? Let us look before we start any process. `local_ranks(4)` imitates four ranks in this kernel (chapter 20). PyTorch calls the grid a *device mesh*, and a DTensor (chapter 21b) has one placement for each dimension of it: `Replicate()` gives every rank the same, `Shard(0)` deals out rows, and `Shard(1)` columns. Here is a matrix of 4 × 4 numbers on the grid of the picture:
+"""
+
+# %%
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from course.figures.local_ranks import local_ranks
+
+matrix = torch.arange(16).view(4, 4)
+placed = {
+    "copies along dp, cut along tp": (Replicate(), Shard(1)),
+    "in parts along dp, cut along tp": (Shard(0), Shard(1)),
+}
+with local_ranks(4):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for words, placements in placed.items():
+        print(f"{words}:", distribute_tensor(matrix, mesh, placements).to_local(), sep="\n")
+
+# %% [markdown]
+r"""
+In the first layout ranks 0 and 2 hold the same two columns: they are copies of each other, and so are ranks 1 and 3. In the second layout each rank holds a quarter. Before rank 0 multiplies, it gathers rows 2 and 3 of *its* columns from rank 2, its neighbour along dp. It never sees the other two columns. Those are rank 1's, and what the two compute is added up.
+
+So each dimension of the grid has messages of its own. Along tp ranks add up activations, along dp they gather weights and average gradients. The rest of this sitting makes a training run of that.
+
 ## The words
 
 `dp` may be left out: then it is whatever the number of processes allows, and a run without the section is DDP, as in chapter 20a. Two words are options of chapter 21. With `recompute`, each block keeps its input alone. With `copies`, the parts need not
@@ -96,7 +124,7 @@ r"""
 
 Only `tp` makes fewer readers: with `tp: 2`, eight processes read four times different rows. With parts or copies all eight do.
 
-PyTorch calls the grid a *device mesh*. Each dimension of it is a set of process groups: rank 2 above meets rank 3 for a layer's sums and rank 0 for gradients.
+Each dimension of the grid is a set of process groups: rank 2 above meets rank 3 for a layer's sums and rank 0 for gradients.
 Our mesh has three dimensions, *copies × parts × tp*, of which one or two may have size one. FSDP2 takes the first two: it gathers weights over the parts and averages gradients over the copies as well. So `dp × tp` without shards needs
 no code of its own; it is many copies of one part each. The order matters. First layers are cut, then what a rank has of them is put into parts, since FSDP gathers what a layer
 needs *on this rank*.
@@ -637,7 +665,7 @@ answer("21d.3", apart["loss"])
 
 # %% [markdown]
 r"""
-The two curves are one. After 24 steps the logs say 4.774152 and 4.774151, and no step is further apart than 9.5·10⁻⁷ nats. The logs also say what it costs here: a step takes 57 ms in one process and 305 ms on the grid, where four processes share this
+The two curves are one. After 24 steps the logs agree to the last digit or the one before, and no step is further apart than a millionth of a nat. The logs also say what it costs here: a step on the grid takes several times as long as one in one process, because four processes share this
 machine's cores and talk through gloo. On one machine a layout saves memory, not time.
 
 Why not zero? A sum over ranks adds in another order than one process does; float32 rounds each sum, and Adam's division carries a rounding on. In the *same* layout a run that was stopped goes on bit for bit, as

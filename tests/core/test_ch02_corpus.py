@@ -172,6 +172,11 @@ def test_pools_are_prefix_free():
         assert not any(a != b and b.startswith(a) for a in words for b in words), pool
 
 
+def test_no_story_begins_another_so_that_its_end_costs_nothing():
+    texts = sorted(story.text for story in SAMPLE)
+    assert not any(after.startswith(before) for before, after in itertools.pairwise(texts))
+
+
 def test_a_longer_run_begins_with_the_shorter_one_on_every_machine():
     assert list(stories(50, seed=11)) == SAMPLE[:50]
     assert list(itertools.islice(stories(seed=11), 50)) == SAMPLE[:50]

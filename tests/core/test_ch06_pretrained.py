@@ -164,6 +164,24 @@ def test_ours_to_transformers_without_a_warning(tmp_path, hf, dtype, caplog, cap
     compare(ours.to(dtype), theirs.to(dtype), some_ids(hf), 32)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_auto_classes_read_ours_and_generate_the_same(tmp_path, bias):
+    """Without bias as well, although transformers' GPT-2 always has one."""
+    transformers = pytest.importorskip("transformers")
+    config = GPTConfig(block_size=16, vocab_size=40, n_layer=2, n_head=2, n_embd=24, bias=bias)
+    ours = GPT(config, generator=torch.Generator().manual_seed(0))
+    to_hf(ours, tmp_path)
+    auto = transformers.AutoModelForCausalLM
+    theirs, info = auto.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    ids = torch.arange(4)[None]
+    for _ in range(12):
+        ids = torch.cat((ids, ours(ids)[0][:, -1:].argmax(-1)), 1)
+    assert apart(ours(ids)[0], theirs.eval()(ids).logits) < 8
+    theirs.generation_config.eos_token_id = None
+    assert theirs.generate(ids[:, :4], max_new_tokens=12, do_sample=False, pad_token_id=0).equal(ids)
+
+
 @pytest.mark.slow
 def test_parity_at_gpt2_small(tmp_path):
     """124,439,808 parameters, both directions, in float32."""
@@ -500,12 +518,18 @@ def test_a_repository_is_downloaded_once_completed_and_never_a_pickle(hub):
     refused("someone/pickled", "pickle", error=FileNotFoundError)
     assert not list(cache.rglob("pytorch_model.bin"))
     refused("someone/nobody", "someone/nobody", "ConnectionError", "check the name", error=FileNotFoundError)
-    # what is in the cache asks nobody; what a broken download lacks is fetched
-    asked.clear()
-    from_hf(names[1])
-    assert not asked
-    (cache / names[1] / "model-00002-of-00003.safetensors").unlink()
-    assert all(map(torch.equal, from_hf(names[1]).parameters(), expected)) and asked == [names[1]]
+    # what is in the cache asks nobody; what it lacks is fetched: one part, or all but a config.json that was fetched singly
+    for name, file in zip(names, ("model.safetensors", "model-00002-of-00003.safetensors")):
+        asked.clear()
+        from_hf(name)
+        assert not asked
+        (cache / name / file).unlink()
+        assert all(map(torch.equal, from_hf(name).parameters(), expected)) and asked == [name]
+    # with nobody to ask, the cache is enough, and a config.json alone is not
+    shutil.rmtree(online)
+    assert all(map(torch.equal, from_hf(names[0]).parameters(), expected))
+    (cache / names[0] / "model.safetensors").unlink()
+    refused(names[0], names[0], "ConnectionError", error=FileNotFoundError)
 
 
 def test_the_library_itself_says_that_it_is_offline_in_our_sentence():

@@ -214,6 +214,23 @@ def test_no_random_state_and_no_mode_is_touched():
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
+def test_training_is_the_same_with_and_without_samples():
+    def losses(sample: bool):
+        torch.manual_seed(0)
+        model = make(replace(CONFIG, dropout=0.3)).train()
+        optimizer, data = torch.optim.SGD(model.parameters(), lr=0.01), gen(9)
+        for _ in range(4):
+            idx = torch.randint(0, 61, (4, 13), generator=data)
+            loss = model(idx[:, :-1], idx[:, 1:])[1]
+            optimizer.zero_grad(), loss.backward()
+            if sample:
+                generate(model, ids(5), 30, generator=gen(4))
+            optimizer.step()
+            yield loss.item()
+
+    assert list(losses(True)) == list(losses(False))
+
+
 def test_dropout_is_never_on():
     model = make(replace(CONFIG, dropout=0.5))
     expected = generate(model.eval(), ids(5), 40, generator=gen())

@@ -4,14 +4,20 @@ import os
 import random
 import resource
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from small_run import COMPUTING, WRITING, lines, run_in_child, small, stopped_after, weights, write_text
 
 from nanogpt import trainer
+from nanogpt.build import ensure_data
 from nanogpt.cli import outcome
+from nanogpt.config import config_dict
 from nanogpt.files import alone_in
 
 pytestmark = [
@@ -109,26 +115,50 @@ def test_a_run_goes_on_from_the_checkpoint_before_the_damaged_one_to_the_same_en
     assert not list(run.glob(".step*")), "what was half written is left behind"
 
 
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again_over_them(config, monkeypatch):
+    stopped_after(config(), 8, monkeypatch)
+    run = Path(config().run.dir)
+    for path in run.glob("step_*/model.safetensors"):
+        os.truncate(path, 100)
+    before = {path: path.is_file() and path.read_bytes() for path in run.rglob("*")}
+    with pytest.raises(ValueError, match=str(run)):
+        trainer.train_config(config())
+    assert {path: path.is_file() and path.read_bytes() for path in run.rglob("*")} == before
+
+
 # No room
 
 
-def test_where_there_is_no_room_the_run_ends_with_one_sentence_and_goes_on_when_there_is(
-    config, tmp_path, capsys
+@pytest.mark.parametrize("step, kept", [(0, []), (6, ["step_000004"])])
+def test_where_there_is_no_room_the_last_good_checkpoint_stays_and_the_run_goes_on_when_there_is(
+    config, tmp_path, monkeypatch, capsys, step, kept
 ):
-    """A limit on the size of a file is for a program what a full disk is."""
+    """A limit on the size of a file is for a program what a full disk is; here from a step on."""
+    run, one_step = tmp_path / "run", trainer.one_step
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+
+    def filling(run):
+        if run.step == step:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+        return one_step(run)
+
     try:
-        code = outcome("train", lambda: trainer.train_config(config()))
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer, "one_step", filling)
+            code = outcome("train", lambda: trainer.train_config(config()))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     said = capsys.readouterr().err
     assert code == 2 and said.count("\n") == 1, f"exit code {code}, {said!r}"
-    assert "no room left" in said and "there is no checkpoint yet" in said, said
-    assert not list((tmp_path / "run").glob("*step*")), "a half checkpoint is left"
+    good = f"the last good checkpoint is {run / kept[0]}" if kept else "there is no checkpoint yet"
+    assert "no room left" in said and good in said, said
+    assert [path.name for path in run.glob("*step*")] == kept, (
+        "a half checkpoint is left, or a good one is not"
+    )
     trainer.train_config(config())
     trainer.train_config(whole := config(run_dir=str(tmp_path / "whole")))
-    assert lines(config().run.dir) == lines(whole.run.dir), "the run that ran out of room ends otherwise"
+    assert lines(run) == lines(whole.run.dir), "the run that ran out of room ends otherwise"
+    assert weights(run) == weights(whole.run.dir), "with other weights"
 
 
 # Asked to end
@@ -140,3 +170,36 @@ def test_two_trainers_in_one_folder_are_refused(folder, tmp_path):
         pytest.raises(ValueError, match="another trainer writes into"),
     ):
         trainer.train_config(small(folder, run_dir=str(tmp_path / "run")))
+
+
+@pytest.mark.slow
+def test_the_command_is_killed_and_asked_to_stop_and_ends_as_if_nothing_had_been(config, folder, tmp_path):
+    ensure_data(small(folder).data)  # before two commands make them at once
+
+    def start(name: str) -> subprocess.Popen:
+        (tmp_path / f"{name}.yaml").write_text(
+            yaml.safe_dump(config_dict(config(run_dir=str(tmp_path / name), train_max_steps=150)))
+        )
+        command = [sys.executable, "-m", "nanogpt", "train", str(tmp_path / f"{name}.yaml")]
+        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=one_thread)
+
+    def start_and_wait(steps: int) -> subprocess.Popen:
+        process, metrics = start("run"), tmp_path / "run/metrics.jsonl"
+        while process.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") < steps):
+            time.sleep(0.01)
+        return process
+
+    whole = start("whole")
+    killed = start_and_wait(30)
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL, "it was done before it was killed"
+    stopped = start_and_wait(80)
+    stopped.terminate()
+    said, _ = stopped.communicate()
+    assert stopped.returncode == 128 + signal.SIGTERM and "to go on: python -m nanogpt train" in said, said
+    last = start("run")
+    said, _ = last.communicate()
+    assert last.returncode == 0 and "150 steps" in said, said
+    assert whole.wait() == 0
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole"), "the losses differ"

@@ -44,6 +44,17 @@ def test_the_loss_depends_on_neither_batch_size_nor_number_of_processes(B):
     assert sum(nats.sum() for nats in alone) / count == pytest.approx(together, rel=1e-6)
 
 
+def test_dropout_is_off_while_evaluating_and_what_was_frozen_stays_so():
+    model = new_model(dropout=0.5)
+    assert evaluate(model, [TOKENS], EOT) == evaluate(model, [TOKENS], EOT)
+    model.transformer.h[0].eval()
+    modes = [module.training for module in model.modules()]
+    with pytest.raises(ZeroDivisionError), evaluating(model):
+        assert not any(module.training for module in model.modules())
+        raise ZeroDivisionError
+    assert [module.training for module in model.modules()] == modes
+
+
 def test_evaluation_moves_no_random_state():
     before = torch.get_rng_state()
     evaluate(new_model(dropout=0.5), [TOKENS], EOT)

@@ -74,6 +74,14 @@ def test_only_adapters_get_gradients_and_the_rest_stays_to_the_bit():
     assert model.lm_head.weight is model.transformer.wte.weight
 
 
+def test_moments_are_kept_for_what_is_trained():
+    model = add_lora(new_model(), 2)
+    optimizer = make_optimizer(model, 0.01)
+    train_step(model, optimizer, [batch()])
+    held = sum(t.numel() for state in optimizer.state.values() for t in state.values() if t.dim())
+    assert held == 2 * sum(p.numel() for p in lora_parameters(model).values())
+
+
 @pytest.mark.parametrize("rank", [1, 3])
 def test_an_update_has_the_rank_that_was_asked_for(rank):
     for name, layer in linear_layers(adapted(rank)).items():

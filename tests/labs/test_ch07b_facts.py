@@ -1,5 +1,6 @@
 import random
 import re
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 import torch
 
 from course.figures.other_town import retold
-from nanogpt.labs.corpora.stories import NUMBERS, Count, Story, rules, stories, tell
+from nanogpt.data import DocumentStream
+from nanogpt.labs.corpora.stories import NUMBERS, Count, Story, ensure_corpus, rules, stories, tell
 from nanogpt.labs.evals.accuracy import rule_accuracies
 from nanogpt.labs.evals.facts import (
     costs_of_facts,
@@ -17,7 +19,9 @@ from nanogpt.labs.evals.facts import (
     tokens_within,
 )
 from nanogpt.model import GPT, GPTConfig
+from nanogpt.shards import open_shards
 from nanogpt.tokenizer import BPETokenizer
+from nanogpt.training import scale_init, train
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +152,38 @@ def test_the_rules_find_a_shortcut_where_there_is_one():
     first = [replace(story, answers=story.answers[:1], kinds=story.kinds[:1]) for story in told]
     plots = [story for story in first if " loved her " in story.text[: story.answers[0][1]]]
     assert len(plots) > 400 and rule_accuracies(plots, plots)["the first"] == 1
+
+
+@pytest.mark.slow
+def test_two_layers_learn_whose_number_it_is_and_one_layer_does_not(tmp_path):
+    """Chapter 07's model and rate; two layers need some 800 of 2,000 steps for it, so the run ends when they have."""
+    manifest = ensure_corpus(tmp_path, n=9000)
+    tokenizer = BPETokenizer.load(tmp_path / manifest["tokenizer"])
+    told = [noted_story(seed) for seed in range(5_000_000, 5_000_030)]
+
+    class Enough(Exception):
+        pass
+
+    def copied(n_layer: int, steps: int) -> float:
+        config = GPTConfig(128, tokenizer.vocab_size, n_layer, n_head=4, n_embd=128)
+        model, shares = scale_init(GPT(config, torch.Generator().manual_seed(0))), []
+
+        def look(step, loss):
+            if (step + 1) % 100 == 0:
+                shares.append(costs_of_facts(model, tokenizer, told)["copied number"]["right"])
+                if shares[-1] > 0.95:
+                    raise Enough
+
+        with suppress(Enough):
+            train(
+                model,
+                DocumentStream(open_shards(tmp_path, "train"), 4, 128),
+                steps,
+                5e-4,
+                decay=0.5,
+                on_step=look,
+            )
+        return shares[-1]
+
+    assert copied(2, 2000) > 0.95
+    assert copied(1, 1000) < 0.8

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 from torch._inductor import metrics
 from torch._inductor.utils import run_and_get_code
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from course.figures.compiler import why_no_kernels
-from nanogpt.model import GPT, GPTConfig
+from nanogpt.labs.roofline.clock import Gain
+from nanogpt.model import GPT, MLP, GPTConfig
 
 SOURCE = Path(__file__).parents[2] / "notebooks/src/11_compile.py"
 HIDDEN = os.environ | {"CXX": "no-such-compiler", "MPLBACKEND": "Agg", "NANOGPT_DEVICE": "cpu"}
@@ -76,6 +80,68 @@ def test_a_training_step_is_one_graph(flash):
     loss = compiled(x, y)[1]
     assert counter.frame_count == 1
     torch.testing.assert_close(loss, model(x, y)[1])
+
+
+def test_dynamic_lengths_need_one_graph():
+    model, counter = make().requires_grad_(False), CompileCounter()
+    compiled = torch.compile(model, backend=counter, dynamic=True, fullgraph=True)
+    for T in (2, 3, 9, 31):
+        torch.testing.assert_close(compiled(ids(1, T))[0], model(ids(1, T))[0])
+    assert counter.frame_count == 1
+
+
+def test_modes_are_guarded():
+    """What the chapter warns of: if this stops being so, the chapter must say so."""
+    model, counter = make(), CompileCounter()
+    compiled = torch.compile(model, backend=counter)
+    for training in (True, False, True, False):
+        compiled.train(training)
+        compiled(ids(2, 8))
+    assert counter.frame_count == 2
+
+
+def test_the_graph_of_gelu_is_nine_operations_that_move_twenty_tensors():
+    gelu, capture = defined("gelu", "capture")
+    x, bias = torch.randn(64, 32), torch.randn(32)
+    (graph,) = capture(gelu, x, bias)
+    names = [node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"]
+    assert names == ["add", "mul", "pow", "mul", "add", "mul", "tanh", "add", "mul"]
+    space = dict(TorchDispatchMode=TorchDispatchMode, tree_leaves=tree_leaves)
+    _, Traffic = defined("nbytes", "Traffic", **space)
+    with Traffic() as eager:
+        y = gelu(x, bias)
+    assert eager.kernels == 9 and eager.nbytes == 20 * x.nbytes + bias.nbytes
+    torch.testing.assert_close(y, F.gelu(x + bias, approximate="tanh"))
+    with Traffic() as views:
+        x.view(-1).t().detach()
+    assert views.kernels == views.nbytes == 0
+
+
+def test_the_model_written_out_is_the_same_function():
+    space = dict(F=F, GPT=GPT, MLP=MLP, replace=replace)
+    *_, write_out = defined("gelu", "NormWrittenOut", "MLPWrittenOut", "write_out", **space)
+    model = make()
+    with torch.no_grad():
+        for p in model.parameters():  # GPT-2 begins with biases of zero, which would hide their loss
+            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    other = write_out(model)
+    assert not any(
+        type(m) in (torch.nn.LayerNorm, MLP) or getattr(m, "flash", False) for m in other.modules()
+    )
+    losses = [m(ids(2, 8), ids(2, 8, seed=1))[1] for m in (model, other)]
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        loss.backward()
+    for p, q in zip(model.parameters(), other.parameters()):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_break_even_is_where_the_savings_reach_the_debt_or_nowhere():
+    (break_even,) = defined("break_even")
+    steps = break_even(2.0, 0.010, Gain(2.0, 1.8, 2.2))  # 10 ms become 5 ms
+    assert steps * (0.010 - 0.005) == pytest.approx(2.0)
+    assert break_even(2.0, 0.010, Gain(1.1, 0.9, 1.3)) is None, "the interval holds 1"
+    assert break_even(2.0, 0.010, Gain(0.5, 0.4, 0.6)) is None, "slower"
 
 
 def python(code, **env):

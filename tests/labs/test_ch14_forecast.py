@@ -223,11 +223,26 @@ def test_memory_of_the_lectures_batch_and_of_a_t4s():
     assert forecast.fitting_batch("T4", GPTConfig(), 16, 1024) == 4
 
 
+def test_a_batch_that_does_not_fit_is_said(capsys):
+    say_predicted("T4", GPTConfig(), 16, 1024)
+    assert "does not fit into 16 GB; batch 4 does" in capsys.readouterr().out
+    for B, T in ((0, 8), (1, 1025)):
+        with pytest.raises(ValueError, match="sequences of 1 to 1024 tokens"):
+            say_predicted("T4", GPTConfig(), B, T)
+
+
+def test_a_t4s_sheet_goes_by_fp16():
+    ladder = predict_ladder(PEAKS["T4"], GPTConfig(), 4, 1024)
+    assert list(ladder) == ["float32", "fp16", "compile", "flash", "nice numbers", "fused AdamW"]
+    assert ladder["fp16"]["mlp"] == pytest.approx(ladder["float32"]["mlp"] * 8.1 / 65)
+
+
 def test_every_sheet_has_a_ladder_that_never_gets_slower_by_more_than_padding():
     for name, sheet in PEAKS.items():
         ms = [1e3 * sum(parts.values()) for parts in predict_ladder(sheet, GPTConfig(), 4, 1024).values()]
         assert all(math.isfinite(t) and t > 0 for t in ms), name
         assert all(b < 1.002 * a for a, b in pairwise(ms)), name
+        assert forecast.CARD_GB[name] > 0
 
 
 FAULTS = """

@@ -51,6 +51,12 @@ def test_each_rung_trains_in_the_precision_of_its_name(steps_taken):
     assert word == "fp16" and scaler.scale > 1
 
 
+def test_the_scaler_lives_as_long_as_the_run(steps_taken):
+    _, step = make_step(TINY, {"float32", "fp16"}, 1, 8, CPU)
+    step(), step()
+    assert steps_taken[0][3] is steps_taken[1][3]
+
+
 def test_optimizers_differ_in_how_and_not_in_what(steps_taken):
     found = {name: taken(steps_taken, rungs_up_to(name, NOT_HERE))[1] for name in RUNGS}
     for name, optimizer in found.items():

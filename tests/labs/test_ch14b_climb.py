@@ -7,19 +7,24 @@ from functools import partial
 import ladder_steps
 import pytest
 import torch
+from matplotlib.patches import Rectangle
 
 from nanogpt.labs.ladder import climb as climb_module
 from nanogpt.labs.ladder.climb import (
+    disturbed,
+    drifted,
     first_steps,
     gain_over,
     in_turns,
     judge_rung,
     moved,
+    reached_roofline,
     row,
 )
-from nanogpt.labs.ladder.ladder import MODELS, staircase, together
+from nanogpt.labs.ladder.ladder import MODELS, gains_so_far, staircase, together
 from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
-from nanogpt.labs.roofline.clock import measure_roofline
+from nanogpt.labs.roofline.clock import Roofline, measure_roofline
+from nanogpt.labs.roofline.work import Fractions
 from nanogpt.model import GPTConfig
 
 CPU = torch.device("cpu")
@@ -37,6 +42,21 @@ def test_calls_take_turns_and_nobody_is_always_first():
     order = []
     calls = [lambda name=name: order.append(name) or len(order) for name in "ab"]
     assert in_turns(calls, 3) == [[1, 4, 5], [2, 3, 6]]
+
+
+def test_products_are_measured_at_the_sizes_of_the_last_rung_that_reads_their_format(monkeypatch):
+    """From "nice numbers" on the head is a multiple of 128 columns wide; float32 and TF32 have no such rung on this GPU."""
+    seen = {}
+
+    def fractions(config, B, T, roof, device, dtype, repeats):
+        seen[dtype] = config.vocab_rows
+        return Fractions(1.0, 1.0)
+
+    monkeypatch.setattr(climb_module, "measure_fractions", fractions)
+    roof = Roofline("cuda", {"float32": 1.0, "tf32": 2.0, "bfloat16": 4.0}, 1.0)
+    skipped = {"kept memory", "fp16", "chunked loss"}
+    reached_roofline(GPTConfig(), 16, 1024, roof, torch.device("cuda"), skipped)
+    assert seen == {"float32": 50257, "tf32": 50257, "bfloat16": 50304}
 
 
 # In turns
@@ -70,6 +90,51 @@ def test_no_gain_where_there_is_none(measured):
     rungs, _, said, _ = measured(noise)
     assert said.count("no difference was measured") >= len(rungs) - 2
     assert together(rungs) == pytest.approx(math.prod(r["gain"]["ratio"] for r in rungs[1:]))
+
+
+def test_a_stair_is_the_first_time_over_the_gains_of_pairs_whatever_the_machine_did_meanwhile(measured):
+    """Steps become slower and slower; flash, and nothing else, takes half of a step's time."""
+
+    def slower(name, B, n):
+        return {"seconds": (1.0 + 0.02 * n) / (2 if name not in ("float32", "bf16", "compile") else 1)}
+
+    rungs, _, said, _ = measured(slower)
+    assert gains_so_far(rungs)[-1] == together(rungs) == pytest.approx(2, rel=0.1)
+    assert rungs[0]["ms"] / rungs[-1]["ms"] < 1, "the medians say that nothing was gained"
+    assert "timed again, takes" in said
+    drawn = staircase({"rungs": rungs, "device": "a CPU", "size": "small", "batch": 1, "seq": 64}).axes[0]
+    heights = [bar.get_height() for bar in drawn.patches if isinstance(bar, Rectangle)]
+    assert heights == pytest.approx([rungs[0]["ms"] / gain for gain in gains_so_far(rungs)])
+    assert drawn.texts[-1].get_text().startswith(f"{together(rungs):.2f}×")
+
+
+def test_a_rung_whose_pairs_disagree_is_said_to_be_disturbed_and_drawn_without_a_number(measured):
+    def uneven(name, B, n):
+        return {"seconds": (1 + n % 3) / 2 if name == "flash" else 3.0}
+
+    rungs, _, said, _ = measured(uneven)
+    assert [rung["name"] for rung in rungs if disturbed(rung)] == ["flash", "nice numbers"]
+    assert said.count("disturbed, ") == 2
+    drawn = staircase({"rungs": rungs, "device": "a CPU", "size": "small", "batch": 1, "seq": 64}).axes[0]
+    texts = [text.get_text().partition("\n")[0] for text in drawn.texts]
+    at = [rung["name"] for rung in rungs].index("flash")
+    assert texts[at : at + 2] == ["disturbed"] * 2
+    assert not any("≈" in text for text in texts[:at]) and all("≈" in text for text in texts[at + 2 :])
+
+
+@pytest.mark.parametrize(
+    ("gain", "wide"), [((1.5, 1.3, 1.7), False), ((1.5, 1.27, 1.6), True), ((1.5, 1.4, 1.73), True)]
+)
+def test_an_interval_that_reaches_further_than_15_percent_is_of_a_disturbed_rung(gain, wide):
+    assert disturbed({"gain": dict(zip(("ratio", "low", "high"), gain))}) == wide
+    assert not disturbed({"name": "float32"})
+
+
+def test_a_rung_that_takes_another_time_later_is_told():
+    below = {"name": "flash", "ms": 100.0}
+    assert drifted(below, [0.09, 0.1, 0.11]) == []
+    for seconds in (0.08, 0.2):
+        assert f"flash, timed again, takes {10 * seconds:.2f}×" in drifted(below, [seconds] * 3)[0]
 
 
 def test_gains_are_paired():

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import ladder_steps
 import pytest
-from ladder_steps import MACHINE
+from ladder_steps import MACHINE, ROOF
 from wording import in_our_words
 
 from nanogpt.labs.ladder import ladder
-from nanogpt.labs.ladder.ladder import checked_sizes, parser, staircase
+from nanogpt.labs.ladder.forecast import predict
+from nanogpt.labs.ladder.ladder import MODELS, checked_sizes, parser, staircase
 from nanogpt.labs.ladder.rungs import RUNGS
+from nanogpt.labs.roofline.clock import Roofline
 
 DATA = Path(__file__).parents[2] / "data"
 EVERY = {*MACHINE, "size", "batch", "seq", "rungs", "skipped", "command", "asked_batch"} - {"start_s"}
@@ -32,6 +34,8 @@ def test_a_result_has_what_a_record_needs(climbed):
     result, *_ = climbed()
     assert set(result) >= EVERY and all(set(rung) >= KEYS for rung in result["rungs"])
     assert json.loads(json.dumps(result)) == result
+    predicted = predict(MODELS["small"], {"float32"}, 1, 64, Roofline(**ROOF), 1e-6, 5e-6)
+    assert result["rungs"][0]["predicted_ms"] == pytest.approx(1e3 * sum(predicted.values()))
     assert not result["flags"]
     flags = climbed(limits=lambda n: 42.3 / 57.8 if n > 40 else 1.0)[0]["flags"]
     assert flags == ["copy: 0.73× the rate before the climb"]
@@ -68,6 +72,17 @@ def test_nothing_is_left_to_halve(climbed, error):
     assert set(tried) == {1, 2}
 
 
+def test_no_rung_left_is_refused(climbed):
+    with pytest.raises(ValueError, match="no rung is left"):
+        climbed(skip=list(RUNGS))
+
+    def never(name, B, n):
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no rung is left"):
+        climbed(never)
+
+
 # What the command takes
 
 
@@ -83,6 +98,14 @@ def arguments(*given) -> argparse.Namespace:
 def test_bad_sizes_and_files_are_refused(bad):
     with pytest.raises((ValueError, OSError)):
         checked_sizes(arguments(*bad), "cpu")
+
+
+def test_a_forecast_from_a_sheet_takes_a_batch_that_fits(capsys):
+    ladder.run(arguments("--predict", "T4"))
+    said = capsys.readouterr().out
+    assert "fp16" in said and "B=4" in said and "does not fit" not in said
+    ladder.run(arguments("--predict", "T4", "--batch", "16"))
+    assert "B=16" in (said := capsys.readouterr().out) and "does not fit" in said
 
 
 @pytest.mark.slow

@@ -132,6 +132,14 @@ def test_where_paragraphs_end(tmp_path, text, documents, block):
     assert documents_of([tmp_path / "a.txt"], 10**6, block, paragraphs=True) == documents
 
 
+def test_many_small_files_share_a_chunk(tmp_path):
+    files = [tmp_path / f"{i:03}.txt" for i in range(100)]
+    for path in files:
+        path.write_text("ten bytes!")
+    sizes = [len(spans) for spans in cut_files(files, 95)]
+    assert sizes == [10] * 10
+
+
 def test_the_quotes_of_a_csv_file_are_counted_across_megabytes(tmp_path):
     texts = ['"' * (i % 5) + "line\n" * 60_000 for i in range(9)]
     path = write_csv(tmp_path / "a.csv", texts)
@@ -180,12 +188,14 @@ def test_a_folder_is_read_as_a_reader_expects(tmp_path, monkeypatch):
         ("a.jsonl", b'{"text": "x"}\n' * 400 + b'["y"]\n' + b'{"text": "x"}\n' * 9, "line 401"),
         ("a.jsonl", b'{"text": ' + b"[" * 100_000 + b"}\n", "line 1"),
         ("a.jsonl", b'\n\n{"title": "x"}\n', "line 3"),
+        ("a.jsonl", b'{"text": 1}\n', "line 1"),
         ("a.jsonl", b'{"text": "\xff"}\n', "line 1"),
         ("a.parquet", b"abc", "pyarrow"),
         ("a.csv", b"id,body\n1,x\n", "line 1: no column 'text' among 'id', 'body'"),
         ("a.csv", b"text\nx\nNaN\n", "line 3: 'NaN'"),
         ("a.csv", b"text\n" + b"x\n" * 400 + b'"a\nb"\nx,y\nx\n', "line 404"),
         ("a.csv", b'id,text\n1,"a"b\n', "line 2"),
+        ("a.csv", b'id,text\n1,"open\n', "line 2"),
         ("a.csv", b"text\n\xff\n", "byte 5 is not UTF-8"),
     ],
 )

@@ -55,6 +55,27 @@ def test_every_byte_has_a_character_that_can_be_seen():
     assert [characters[b] for b in b"A~ \n\x00\x7f\xad\xff"] == [*"A~ĠĊĀġŃÿ"]
 
 
+def test_it_is_the_table_that_transformers_has():
+    models = pytest.importorskip("tokenizers.pre_tokenizers")
+    assert set(byte_characters()) == set(models.ByteLevel.alphabet())
+
+
+@pytest.mark.slow
+def test_gpt2s_files_are_those_that_were_published(gpt2_folder):
+    """Facts of the published files: ids, the first merges, and how many there are."""
+    ids = json.loads((gpt2_folder / "vocab.json").read_text(encoding="utf-8"))
+    assert [ids[name] for name in ("!", "Ġ", "Ġt", "Ġthe", EOT)] == [0, 220, 256, 262, 50256]
+    assert len(ids) == 50257
+    lines = (gpt2_folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    assert lines[:6] == ["#version: 0.2", "Ġ t", "Ġ a", "h e", "i n", "r e"]
+    assert len(lines) == 50_002 and lines[-1] == "" and lines[-2] == "Ġg azed"
+
+
+@pytest.mark.slow
+def test_gpt2_comes_back(gpt2_folder):
+    assert read_vocab(gpt2_folder).fingerprint == BPETokenizer.gpt2().fingerprint
+
+
 @pytest.fixture(scope="module", params=["GPT2Tokenizer", "GPT2TokenizerFast"])
 def their_gpt2(gpt2_folder, request):
     return theirs(gpt2_folder, request.param), read_vocab(gpt2_folder)
@@ -80,6 +101,13 @@ def their_own(folder):
 def test_transformers_gives_the_same_ids_in_a_vocabulary_of_ones_own(their_own, ours, text):
     assert their_own.encode(text) == ours.encode(text)
     assert their_own.decode(ours.encode(text), clean_up_tokenization_spaces=False) == text
+
+
+def test_what_transformers_writes_is_read(folder, ours, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    tokenizers.Tokenizer(model).model.save(str(tmp_path))
+    assert read_vocab(tmp_path).fingerprint == ours.fingerprint
 
 
 def test_a_vocabulary_comes_back(folder, ours):
@@ -120,6 +148,21 @@ def test_files_that_do_not_belong_together_are_refused(folder, tmp_path, harm, s
     (tmp_path / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(ValueError, match=says):
         read_vocab(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", '{"a": {}}'])
+def test_something_else_under_its_name_is_refused(folder, tmp_path, content):
+    (tmp_path / "merges.txt").write_bytes((folder / "merges.txt").read_bytes())
+    (tmp_path / "vocab.json").write_text(content)
+    with pytest.raises(ValueError, match="its vocabulary"):
+        read_vocab(tmp_path)
+
+
+def test_line_ends_of_windows_and_no_version_are_no_matter(folder, tmp_path, ours):
+    (tmp_path / "vocab.json").write_bytes((folder / "vocab.json").read_bytes())
+    lines = (folder / "merges.txt").read_bytes().split(b"\n")[1:]
+    (tmp_path / "merges.txt").write_bytes(b"\r\n".join(lines))
+    assert read_vocab(tmp_path).fingerprint == ours.fingerprint
 
 
 def test_the_one_file_of_newer_programs_gives_the_same_tokenizer(folder, tmp_path, ours):

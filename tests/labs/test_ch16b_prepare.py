@@ -20,6 +20,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiktoken
 from texts import files_in, story_tokenizer, tokens_so_far, write_csv, write_jsonl, write_source
 
 import nanogpt.labs.corpora.prepare
@@ -80,6 +81,14 @@ def test_a_million_white_space_characters_between_two_visible_ones(tmp_path, tok
     prepare(source, tmp_path / "out", tokenizer_path, 0, 0, workers=1)
     ids = np.concatenate([read_shard(path) for path in open_shards(tmp_path / "out", "train")]).tolist()
     assert ids[: 1 + len(tokenizer.encode(text))] == [tokenizer.eot, *tokenizer.encode(text)]
+
+
+@pytest.mark.slow
+def test_shakespeare_in_small_blocks_has_gpt2s_ids(gpt2_vocab, tmp_path, tinyshakespeare):
+    prepare(tinyshakespeare, tmp_path, chunk=50_000, block=1000, workers=1)
+    [path] = open_shards(tmp_path, "train")
+    text = tinyshakespeare.read_text(encoding="utf-8")
+    assert read_shard(path)[1:].tolist() == tiktoken.get_encoding("gpt2").encode_ordinary(text)
 
 
 def test_shakespeare_is_338_025_tokens(gpt2_vocab, tmp_path, tinyshakespeare, capsys):
@@ -458,6 +467,14 @@ def test_a_part_makes_every_nth_chunk_and_no_other(tmp_path, tokenizer_path):
     assert sorted(int(path.name) for path in (out / CHUNKS).iterdir()) == list(range(1, chunks, 3))
 
 
+@pytest.mark.slow
+def test_the_number_of_processes_changes_nothing(tmp_path, tokenizer_path):
+    source = write_source(tmp_path, "jsonl")
+    for workers in (1, 2):
+        prepare(source, tmp_path / str(workers), tokenizer_path, workers=workers, chunk=5000)
+    assert files_in(tmp_path / "1") == files_in(tmp_path / "2")
+
+
 def test_parts_share_a_folder_and_a_merge_does_not(tmp_path, tokenizer_path):
     source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
     with alone_in(out, shared=True):
@@ -604,6 +621,8 @@ def test_shards_of_others_are_adopted_where_they_are(tmp_path, tokenizer, tokeni
     BPETokenizer.train("", 257).save(tmp_path / "bytes.json")
     assert main(["--adopt", tmp_path, "--tokenizer", tmp_path / "bytes.json"]) == 2
     assert "has ids from 257 on" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["--adopt", tmp_path / "empty", "--tokenizer", tokenizer_path]) == 2
 
 
 @pytest.mark.parametrize(
@@ -631,6 +650,64 @@ def test_an_option_that_cannot_work_is_named_and_nothing_is_written(
     assert main(["a.jsonl", "--tokenizer", tokenizer_path, "--out", "out", *options]) == 2
     error = capsys.readouterr().err
     assert names in error and error.count("\n") == 1 and files_in(tmp_path) == before
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path, tokenizer_path, capsys, monkeypatch):
+    """Also where no process can be sent the signal."""
+
+    def ctrl_c(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(nanogpt.labs.corpora.prepare, "in_processes", ctrl_c)
+    source = write_source(tmp_path, "jsonl")
+    assert main([source, "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 130
+    assert "stopped; the same command goes on from here" in capsys.readouterr().err
+
+
+def test_the_command_takes_a_column_and_refuses_it_where_there_is_none(tmp_path, tokenizer, tokenizer_path):
+    (tmp_path / "a.csv").write_text("id,content\n1,Tom had a ball.\n")
+    (tmp_path / "a.txt").write_text("a text")
+    words = ["--tokenizer", tokenizer_path, "--column", "content", "--val", 0, "--test", 0, "--out"]
+    assert main([tmp_path / "a.txt", *words, tmp_path / "no"]) == 2 and not (tmp_path / "no").exists()
+    assert main([tmp_path / "a.csv", *words, tmp_path / "out"]) == 0
+    assert texts_in(tmp_path / "out", tokenizer)["train"] == ["Tom had a ball."]
+
+
+@pytest.mark.parametrize(("val", "warned"), [(0.01, True), (0, False)])
+def test_it_is_said_that_nothing_is_left_for_validation(tmp_path, tokenizer_path, capsys, val, warned):
+    (tmp_path / "a.txt").write_text("Tom had a ball.\n\n" * 40)
+    assert (
+        main([tmp_path / "a.txt", "--tokenizer", tokenizer_path, "--out", tmp_path / "out", "--val", val])
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert ("nothing is left for validation" in said) == warned and " bytes of text per token\n" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_not_utf8(tmp_path, tokenizer_path, capsys):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    write_jsonl(folder / os.fsdecode(b"\xe9.jsonl"), ["one"])
+    out = tmp_path / os.fsdecode(b"out\xe9")
+    assert main([folder, "--out", out, "--tokenizer", tokenizer_path]) == 0, capsys.readouterr().err
+    assert sum(held["documents"] for held in load_manifest(out)["splits"].values()) == 1
+    assert main([folder, "--out", out, "--tokenizer", tokenizer_path]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
+def test_a_pipe_does_not_hang(tmp_path, tokenizer_path, capsys):
+    os.mkfifo(tmp_path / "a.txt")
+    assert main([tmp_path / "a.txt", "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 2
+    assert "a.txt" in capsys.readouterr().err
+
+
+def test_a_file_is_no_folder_to_be_alone_in(tmp_path):
+    """`train tiny run.dir=notes.txt` once said no more than that the file exists."""
+    (file := tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"notes\.txt is a file"):
+        alone_in(file, "trainer", "choose another run.dir").__enter__()
+    assert file.read_text() == "mine"
 
 
 def stopped(monkeypatch, chunks: int, *arguments, **options) -> None:
@@ -668,3 +745,5 @@ def test_a_bad_source_is_one_line_and_leaves_no_shard(tmp_path, tokenizer_path, 
     error = capsys.readouterr().err
     assert says in error and name in error and error.count("\n") == 1
     assert not list(tmp_path.rglob("*.bin"))
+    (tmp_path / name).write_text('{"text": "one"}\n')
+    assert main([tmp_path / name, "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 0, "for ever"

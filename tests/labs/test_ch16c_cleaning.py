@@ -163,6 +163,7 @@ def test_a_state_of_another_mixture_is_refused(folders):
     [
         ([1, 2], 0, 16, "3 streams"),
         ([0.5, 0.3, 0.2], 0, 16, "3 streams"),
+        ([1, 0, 2], 0, 16, "3 streams"),
         ([1] * 3, 2, 16, "rank"),
         ([1] * 3, 0, 8, "T"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanogpt.config import Config, Data, Model, Run, Train, load_config
+from nanogpt.config import CONFIGS, Config, Data, Model, Run, Train, load_config
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.plan import dryrun
 from nanogpt.labs.plan.dryrun import dry_run
@@ -81,3 +81,17 @@ def test_accumulation_takes_the_time_of_its_micro_batches():
     roof = Roofline("cpu", {"float32": 1e9}, 1e9)
     few, many = (dryrun.step_seconds(shape, c, torch.device("cpu"), roof)[0] for c in (config, more))
     assert 5 < many / few < 10, "thirty micro-batches and one update, against three and one"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+def test_each_ready_configuration_has_a_dry_run_that_writes_nothing(
+    name, slow_machine, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(dryrun, "step_seconds", lambda *_: (2.0, 1.0))
+    monkeypatch.chdir(tmp_path)
+    dry_run(load_config(name))
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("parameters", "memory", "steps", "time")), said
+    assert "the roofline was measured too low" in said, "a step below its bound is not explained"
+    assert not any(tmp_path.iterdir()), "a dry run wrote something"

@@ -21,6 +21,12 @@ def test_a_run_killed_while_it_wrote_loses_at_most_its_last_line(tmp_path_factor
     assert read_metrics(folder) == a_run(5)[: 5 if cut <= 1 else 4]
 
 
+def test_a_torn_last_line_is_said(tmp_path, capsys):
+    folder = write(tmp_path / "a", a_run(3), tail='{"step": 4, "lo')
+    assert read_metrics(folder / "metrics.jsonl") == a_run(3)
+    assert "the last line is torn and left out" in capsys.readouterr().err
+
+
 def test_steps_made_again_count_as_made_last_and_come_in_order(tmp_path):
     again = [line | {"loss": 9.0} for line in a_run(3)[1:]]
     assert [line["loss"] for line in read_metrics(write(tmp_path, a_run(3) + again))][1:] == [9.0, 9.0]
@@ -29,7 +35,12 @@ def test_steps_made_again_count_as_made_last_and_come_in_order(tmp_path):
 
 @pytest.mark.parametrize(
     "text, says",
-    [("", "no step"), ("[1]\n" + '{"step": 1}\n', "line 1"), ('{"step": [1]}\n{"step": 1}\n', "line 1")]
+    [
+        ("", "no step"),
+        ("[1]\n" + '{"step": 1}\n', "line 1"),
+        ('{"loss": 1}\n{"step": 1}\n', "line 1"),
+        ('{"step": [1]}\n{"step": 1}\n', "line 1"),
+    ]
     + [("\x00" * 100 + "\n" + '{"step": 1}\n', "line 1")],
 )
 def test_what_is_no_run_is_one_line(tmp_path, capsys, text, says):

@@ -65,9 +65,12 @@ def test_another_text_of_the_same_name_is_another_text(data, tmp_path):
     "idle, master",
     {
         "data.val=0.3": "data.source=my.txt",
+        "data.paragraphs=false": "data.source=my.txt",
         "data.tokenizer=300": "data.source=my.txt",
         "optim.decay=0.5": "optim.schedule=wsd",
+        "optim.minimum=0.5": "optim.schedule=cosine",
         "eval.tokens=500": "eval.every=5",
+        "eval.prompt=Once": "eval.sample_every=5",
         "lora.alpha=4": "lora.rank=2",
         "model.padded_vocab_size=1088": "init_from=null",
     }.items(),

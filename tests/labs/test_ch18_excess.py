@@ -39,7 +39,7 @@ def test_next_words_are_a_distribution_and_an_unambiguous_story_leaves_one_readi
 
 def test_a_token_costs_what_all_stories_say_that_go_on_with_it():
     """By counting: of many stories' first words, the share of each."""
-    firsts = [story.text.split(" ")[0] for story in stories(5_000, seed=5)]
+    firsts = [story.text.split(" ")[0] for story in stories(20_000, seed=5)]
     words = next_words([Reading(((Pick("story"), ""),))])
     for word, known in words.items():
         p = sum(r.p for r in known)

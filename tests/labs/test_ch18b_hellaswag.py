@@ -18,6 +18,7 @@ from nanogpt.labs.evals.hellaswag import (
     fitting,
     load_items,
     log_likelihoods,
+    score,
     score_ids,
 )
 from nanogpt.model import GPT, GPTConfig
@@ -155,6 +156,21 @@ def test_of_a_context_that_is_too_long_the_end_is_kept_and_an_ending_that_is_too
         score_ids(new_model(), [([1], [[2]])], batch=0)
 
 
+def test_autocast_scores_nearly_the_same():
+    model = new_model()
+    plain, cast = (score(model, ITEMS[:6], TOKENIZER, precision=p) for p in ("float32", "bf16"))
+    assert np.allclose(plain, cast, rtol=0.05) and plain != cast
+
+
+def test_the_downloaded_set_comes_first(tmp_path, monkeypatch):
+    assert hellaswag.REAL.name == "hellaswag_val.jsonl"
+    monkeypatch.setattr(hellaswag, "REAL", tmp_path / "real.jsonl")
+    monkeypatch.setattr(hellaswag, "COURSE", COURSE)
+    assert hellaswag.default_items() == COURSE and len(load_items()) == len(ITEMS)
+    hellaswag.REAL.write_text(json.dumps(ITEMS[3]))
+    assert load_items() == [ITEMS[3]]
+
+
 QUESTION = {"ctx": "A man sits on a roof. He", "endings": ["a", "b", "c", "d"], "label": 0}
 
 
@@ -166,6 +182,9 @@ QUESTION = {"ctx": "A man sits on a roof. He", "endings": ["a", "b", "c", "d"], 
 def test_a_line_that_is_no_question_is_named(tmp_path, line):
     (path := tmp_path / "some.jsonl").write_text(json.dumps(QUESTION) + "\n" + line + "\n")
     with pytest.raises(ValueError, match=r"some.jsonl, line 2"):
+        load_items(path)
+    path.write_text("")
+    with pytest.raises(ValueError, match="holds no question"):
         load_items(path)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from small_run import lines, small, write_text
 
-from nanogpt import trainer
+from nanogpt import build, trainer
 from nanogpt.cli import main
 from nanogpt.labs.evals import hellaswag
 
@@ -19,6 +19,15 @@ def test_hellaswag_is_scored_on_the_way(tmp_path, monkeypatch):
     trainer.train_config(config)
     told = {line["step"]: line["hellaswag"] for line in lines(config.run.dir) if "hellaswag" in line}
     assert set(told) == {6, 12} and set(told.values()) <= {0.0, 1.0}, f"HellaSwag's accuracy: {told}"
+
+
+def test_a_run_without_a_tokenizer_is_refused_before_it_begins(tmp_path):
+    write_text(tmp_path / "text.txt", paragraphs=60)
+    config = small(tmp_path, eval_sample_every=0, eval_hellaswag_every=6)
+    build.ensure_data(config.data)
+    (tmp_path / "data/tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="HellaSwag needs the tokenizer"):
+        trainer.build_run(config)
 
 
 def test_eval_takes_the_data_of_the_run(tmp_path, capsys):

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,6 +156,14 @@ def test_the_estimates_average_to_the_exact_gradient(baseline, factor):
     noise = 5 * (probs * (1 - probs) / (16 * draws * G)).sqrt().max()  # five standard errors at most
     assert (estimate - factor * exact).abs().max() < noise
     assert (estimate - 2 * exact).abs().max() > noise, "the law could not fail"
+
+
+def test_for_one_question_the_expected_gradient_is_that_of_fine_tuning_times_the_probability():
+    logits = torch.randn(1, 6, generator=gen(1)).requires_grad_()
+    right = logits.softmax(-1)[0, 2]
+    of_reward = torch.autograd.grad(right, logits)[0]
+    of_label = -torch.autograd.grad(F.cross_entropy(logits, torch.tensor([2])), logits)[0]
+    torch.testing.assert_close(of_reward, right.detach() * of_label)
 
 
 def test_no_gradient_goes_through_the_advantages():

@@ -12,7 +12,7 @@ from nanogpt.data import DocumentStream
 from nanogpt.labs.corpora.mixture import MixedStream
 from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.plan import dryrun
-from nanogpt.labs.plan.dryrun import dry_run, frozen, of_adapters
+from nanogpt.labs.plan.dryrun import adapter_numbers, dry_run, frozen, of_adapters
 from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.labs.roofline.memory import memory_by_category, saved_bytes
 from nanogpt.labs.roofline.work import predict_step
@@ -106,6 +106,7 @@ def test_a_checkpoint_holds_the_adapter_alone_and_sample_and_eval_find_the_rest(
         ({"lora_rank": 0, "lora_alpha": 16}, "lora.alpha would have no effect"),
         ({"data_mix": "{elsewhere: 1}"}, "data.mix"),
         ({"data_mix": "{data: 0.5}"}, "data.mix="),
+        ({"data_mix": "{data: 0}"}, "data.mix="),
         ({"data_mix": "{a: 1, ./a: 2}", "data_dir": "a"}, "a, ./a"),
     ],
 )
@@ -177,6 +178,42 @@ def test_each_key_is_the_loop_by_hand_to_the_last_bit(place, old, keys):
     assert losses(place, name) != by_hand(place, old, set()), "the keys change nothing"
 
 
+@pytest.mark.parametrize("kind", ["adapters", "adapters and mixture"])
+def test_a_run_that_is_killed_within_a_step_goes_on_bit_for_bit(place, old, kind, monkeypatch):
+    """On every system; test_ch19c_kills has signals."""
+    one_step, asked = (
+        trainer.one_step,
+        (mixed if "mixture" in kind else lambda place, old, name: words(place, name)),
+    )
+
+    def start(name: str) -> dict[str, bytes]:
+        said, *overrides = asked(place, old, name)
+        run = trainer.train_config(load_config(said, overrides))
+        return {path.name: path.read_bytes() for path in run.kept.glob("*.safetensors")}
+
+    def killed(run):
+        if run.step == 6:
+            raise SystemExit(9)
+        return one_step(run)
+
+    whole = start(f"whole {kind}")
+    with pytest.raises(SystemExit), monkeypatch.context() as patch:
+        patch.setattr(trainer, "one_step", killed)
+        start(f"killed {kind}")
+    assert start(f"killed {kind}") == whole and len(whole) > 1
+    assert losses(place, f"killed {kind}") == losses(place, f"whole {kind}")
+
+
+def test_a_mixture_has_exactly_its_shares(place, old, capsys):
+    said, *overrides = mixed(place, old, "mixed")
+    run = trainer.build_run(load_config(said, overrides))
+    assert f"of each 4 rows 3 of {place / 'data'}, 1 of {old}" in capsys.readouterr().out
+    streams = [DocumentStream(open_shards(folder, "train"), 1, T, seed=0) for folder in (place / "data", old)]
+    theirs = [{tuple(s.next_batch()[0][0].tolist()) for _ in range(B * STEPS)} for s in streams]
+    rows = [tuple(row) for _ in range(2 * STEPS) for row in run.stream.next_batch()[0].tolist()]
+    assert [sum(row in known for row in rows) for known in theirs] == [24, 8]
+
+
 def test_a_mixture_of_two_vocabularies_or_of_a_folder_without_shards_is_refused(place, tmp_path, capsys):
     ensure_corpus(tmp_path, BPETokenizer.train((story.text for story in stories(50)), 290), n=200)
     for other, says in ((tmp_path, "was made with tokenizer"), (place / "nowhere", "nowhere")):
@@ -219,6 +256,15 @@ def test_the_memory_of_an_adapter_run_is_that_of_its_step(rank):
     assert held["activations"] == pytest.approx(there["activations"], rel=0.1)
     if rank:
         assert held["optimizer"] < 0.2 * memory_by_category(SHAPE, 4, 64)["optimizer"]
+
+
+def test_adapters_are_counted_as_they_are_made():
+    model = add_lora(GPT(SHAPE), 3, targets=["c_fc"])
+    made = sum(p.numel() for p in lora_parameters(model).values())
+    assert (
+        adapter_numbers(SHAPE, config_of(3, targets=("c_fc",))) == made
+        and adapter_numbers(SHAPE, config_of(0)) == 0
+    )
 
 
 def test_a_frozen_model_has_a_smaller_bound_and_any_other_the_same():

@@ -228,3 +228,23 @@ def test_all_drills_run_on_two_gpus(data, tmp_path):
     assert all(row["gradient"] < 1e-4 for row in rows.values()), rows
     assert rows["one bucket"]["messages"] == 1 < rows["buckets"]["messages"]
     assert found["beside_ddp"]["apart"] < 1e-5 and found["same"]["DDP"]["gradient"] < 1e-4
+
+
+LOGGED = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+for _ in range(4):
+    model(torch.ones(1, 3)).sum().backward()
+dist.destroy_process_group()
+"""
+
+
+@GLOO
+@pytest.mark.slow
+def test_ddp_says_once_that_it_has_cut_its_buckets_anew():
+    """In the words that chapter 20 quotes."""
+    line = "Reducer buckets have been rebuilt in this iteration"
+    assert line in (ROOT / "notebooks/src/20_ddp.py").read_text(encoding="utf-8")
+    how = {"env": os.environ | {"TORCH_LOGS": "ddp"}, "capture_output": True, "text": True, "check": True}
+    assert subprocess.run([sys.executable, "-c", LOGGED], **how).stderr.count(line) == 1

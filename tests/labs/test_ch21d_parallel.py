@@ -335,6 +335,7 @@ CASES = {
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_made_in_parts_compiled_and_validated_as_one_process(size, tmp_path):
     """What the configuration lets through also compiles: gpt2-124M does, with the words of the FAQ. No rank is ever whole."""
+    assert faqs_layouts(), "the FAQ names no layout, or this file does not find it"
     cases, ones = CASES[size], {dtype: alone_in(dtype) for dtype in ("float32", "bf16")}
     for found in in_ranks(several_layouts, size, cases, tmp_path, seconds=300.0):
         peak, share = found["making"]["peak"], found["making"]["share"]
@@ -388,6 +389,15 @@ def test_the_same_layout_goes_on_bit_for_bit(grid, runs):
     for i, moments in states[0]["state"].items():
         for what, x in moments.items():
             assert torch.equal(x, states[1]["state"][i][what]), f"{what} of parameter {i} differs"
+
+
+def test_the_count_of_updates_goes_on_where_its_weight_is():
+    """On a GPU a fused update reads it there; here meta stands for the GPU."""
+    weight, optimizer = torch.empty(2, device="meta"), LaidOutAdamW.__new__(LaidOutAdamW)
+    optimizer.model, optimizer.named = SimpleNamespace(get_parameter=lambda name: weight), [["weight"]]
+    optimizer.state = {weight: {}}
+    optimizer.load_state_dict({"state": {0: {"step": torch.tensor(3.0)}}})
+    assert optimizer.state[weight]["step"].device == weight.device
 
 
 # Saved in parts

@@ -32,8 +32,9 @@ from nanogpt.labs.plan.footprint import (
     states,
     tensors,
 )
-from nanogpt.labs.plan.table import MEMORY, formulas, fullest, memory_lines
+from nanogpt.labs.plan.table import MEMORY, formulas, fullest, legend, memory_lines, picture
 from nanogpt.labs.roofline.memory import memory_by_category, peak_memory, saved_bytes
+from nanogpt.labs.roofline.sheets import PEAKS
 from nanogpt.model import GPT, GPTConfig, num_params
 
 MIB = 2**20
@@ -240,6 +241,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(step, gib):
     B, room = largest_batch(step, gib * 2**30), gib * 2**30
     assert sum(footprint(replace(step, B=B + 1)).values()) > room
     assert B == 0 or sum(footprint(replace(step, B=B)).values()) <= room
+    assert largest_batch(step, 1) == 0, "not even the states fit"
 
 
 @pytest.mark.parametrize(
@@ -315,6 +317,20 @@ def test_a_formula_that_is_printed_computes_to_the_number_beside_it(step):
     lines = [line for line in memory_lines(step, 81920, 0.0, True) if len(line) == 3]
     listed = [float(line[1].split()[0].replace(",", "")) for line in lines if line[0] in tensors(full)]
     assert sum(listed) == pytest.approx(footprint(full)["activations"] / MIB, abs=0.05 * len(listed))
+
+
+def test_every_data_sheet_has_its_memory():
+    assert MEMORY.keys() == PEAKS.keys()
+    assert all(12000 < mib < 200000 for mib in MEMORY.values())
+
+
+@pytest.mark.parametrize("shard", [0, 3])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_legend_names_every_letter_of_the_picture_once(program, shard):
+    held = footprint(Step(PADDED, 8, program=program, dp=8, shard=shard)) | {"overhead": 1 << 30}
+    names = dict(part.split(" ") for part in legend(held).split(", "))
+    assert list(names.values()) == list(held), "two categories have one letter, or one has none"
+    assert set(picture(held, 20_000)) - set("[]|·") <= set(names)
 
 
 @pytest.mark.parametrize(

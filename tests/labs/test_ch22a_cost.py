@@ -147,6 +147,7 @@ def test_the_exit_code_is_what_the_line_says_at_the_largest_batch_and_beyond(wor
         ("--device 4070S", "RTX 4070 SUPER"),
         ("--device MI300X", "--memory (MiB) and --tflops"),
         ("--device T4 --program bf16", "fp16"),
+        ("--device V100 --program llm.c", "fp16"),
         ("--batch 0", "--batch 0"),
         ("--shard 4", "shard=4"),
         ("--mfu 40", "0.4"),
@@ -158,6 +159,11 @@ def test_wrong_input_is_one_line(words, says, capsys):
     assert cli.main(["plan", *words.split()]) == 2
     err = capsys.readouterr().err
     assert says in err and err.count("\n") == 1
+
+
+def test_every_card_has_a_source_and_a_link():
+    for name, card in CARDS.items():
+        assert card.sheet.source and 16 <= card.link <= 900, name
 
 
 @pytest.mark.parametrize("row", figures.problems(), ids=lambda row: row["question"][:40])
@@ -234,6 +240,40 @@ def test_float32_computes_at_float32s_rate_and_tf32_beside_it(capsys):
     assert [card.rate(f"pytorch{name}") / 1e12 for name in names] == [19.5, 156, 312, 312, 312]
     assert "19.5 TFLOP/s" in said(capsys, "--program", "float32")
     assert "pytorch-fp16" in said(capsys, "--device", "T4"), "a card without bfloat16"
+
+
+def test_a_batch_beyond_all_cards_is_told_and_not_drawn_sign_by_sign(capsys):
+    """Its picture once took a gigabyte of signs, and beyond 64 bits of them an OverflowError."""
+    text = said(capsys, "--batch", "99999999999999999999", code=1)
+    assert "does NOT fit" in text and max(map(len, text.splitlines())) < 200
+
+
+def test_a_plot_is_written(tmp_path, capsys):
+    said(capsys, "--pp", "4", "--accumulate", "4", "--plot", str(file := tmp_path / "memory.svg"))
+    assert file.stat().st_size > 5000 and "svg" in file.read_text()[:500]
+
+
+def test_a_model_and_a_card_of_ones_own(capsys):
+    words = "--layers 32 --heads 32 --width 4096 --vocab 32000 --device H100 --dp 8 --shard 3"
+    text, config = said(capsys, *words.split()), GPTConfig(1024, 32000, 32, 32, 4096)
+    assert f"32 layers of width 4096: {num_params(config):,} parameters" in text
+    text = said(capsys, *["--device", "MI300X", "--memory", "196592", "--tflops", "1307"])
+    assert "1 × MI300X" in text and "of 196,592 MiB" in text and "1307 TFLOP/s" in text
+    assert "RTX 4090" in said(capsys, "--device", "RTX", "4090"), "without quotes"
+
+
+def test_without_a_share_a_range_is_printed_and_each_end_is_that_shares_plan(capsys):
+    words = ["--device", "A800", "--batch", "32", "--tokens", "1e10"]
+    plans = (said(capsys, *words, "--mfu", share) for share in ("0.5", "0.2"))
+    least, most = (re.search(r"run +([\d.]+) days", text)[1] for text in plans)
+    assert f"{least} to {most} days" in said(capsys, *words)
+
+
+def test_the_time_of_computing_follows_from_the_formula_that_is_printed(capsys):
+    text = said(capsys, "--batch", "16", "--mfu", "0.4")
+    found = re.search(r"compute +([\d.,]+) ms +([\d,]+) FLOPs / \(1 × 312 TFLOP/s × 40%\)", text)
+    ms, flops = (float(number.replace(",", "")) for number in found.groups())
+    assert flops / (312e12 * 0.4) == pytest.approx(ms / 1e3, abs=1e-4)
 
 
 def test_published_times_are_within_the_shares_that_the_chapter_tells():

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import math
 import warnings
 from types import SimpleNamespace
 
@@ -59,6 +60,19 @@ def test_any_documents_come_back_also_empty_ones(tmp_path_factory, docs, vocab_s
     assert dataset.ids.dtype == (np.uint16 if vocab_size < 65_500 else np.int32)
     n = len(dataset)
     assert prefix.with_name("some.name.idx").stat().st_size == 34 + 12 * n + 8 * (len(docs) + 1)
+
+
+def test_ten_thousand_documents_have_the_published_index(tmp_path):
+    write_indexed_dataset(tmp_path / "data", ([i % 50] * (1 + i % 3) for i in range(10_000)))
+    size = (tmp_path / "data.idx").stat().st_size
+    assert size == 200_042 and f"{math.ceil(size / 1024)}K" == log()["size of the .idx as listed"]
+
+
+@pytest.mark.parametrize("docs", [[], [[]]])
+def test_no_token_at_all_is_refused(tmp_path, docs):
+    with pytest.raises(ValueError, match="no document has a token"):
+        write_indexed_dataset(tmp_path / "data", docs)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("doc", [[-1], [100], [0.5], [[1, 2]], ["a"]])
@@ -154,6 +168,11 @@ def test_shards_may_be_cut_anywhere(tmp_path_factory, docs, data):
     assert {ids.dtype for ids in found} == {np.dtype("uint16")}
 
 
+def test_shards_that_begin_in_the_middle_lose_nothing(tmp_path):
+    write_shard(tmp_path / "a.bin", [7, 8, 9, 5])  # 9 is <|endoftext|>
+    assert [ids.tolist() for ids in whole_documents([tmp_path / "a.bin"], 9)] == [[7, 8, 9], [5, 9]]
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("source")
@@ -201,6 +220,12 @@ def test_splits_follow_each_other_and_leave_nothing_out(n, split):
     assert [i for r in ranges for i in r] == list(range(n))
     weights = [float(w) for w in split.split(",")]
     assert all(abs(len(r) - n * w / sum(weights)) <= 1 for r, w in zip(ranges, weights))
+
+
+@pytest.mark.parametrize("split", ["949,50", "1,2,-1", "0,0,0"])
+def test_a_split_that_cannot_be_is_refused(split):
+    with pytest.raises(ValueError, match="three weights"):
+        split_ranges(10, split)
 
 
 @settings(max_examples=50)

@@ -185,6 +185,18 @@ def from_llmc_of(model, folder):
     return from_llmc(folder / "model.bin").requires_grad_()
 
 
+def test_a_state_that_llmc_could_not_judge_is_not_written(tmp_path):
+    x, state = ids(2, 4), tmp_path / "state.bin"
+    with pytest.raises(ValueError, match="with biases"):
+        write_state(gpt(bias=False), x, x, state)
+    with pytest.raises(ValueError, match="no target below 0"):
+        write_state(gpt(), x, torch.full_like(x, -100), state)
+    assert not state.exists()
+    write_state(gpt(), x, x, state)
+    with pytest.raises(ValueError, match="damaged or of another shape"):
+        read_state(state, replace(SHAPE, n_layer=2))
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return BPETokenizer.train((story.text for story in stories(200)), 350)

@@ -21,7 +21,7 @@ from nanogpt.labs.plan.laws import (
     losses_after,
     shape,
 )
-from nanogpt.model import GPT
+from nanogpt.model import GPT, num_params
 from nanogpt.optim import make_optimizer, wsd
 from nanogpt.shards import load_manifest, open_shards
 from nanogpt.tokenizer import BPETokenizer
@@ -71,6 +71,11 @@ def test_with_a_constant_rate_it_is_the_trunk(folder, held):
     both = losses_after(8, [2048, 6144], folder, held[0], decay=0.0)
     assert both[6144] == losses_after(8, [6144], folder, held[0], decay=0.0)[6144]
     assert both[6144] != losses_after(8, [6144], folder, held[0])[6144]
+
+
+def test_models_differ_in_width_alone():
+    assert num_params(shape(16, 1024)) == 1024 * 16 + 128 * 16 + 3 * (12 * 256 + 13 * 16) + 2 * 16
+    assert shape(8, 300).n_layer == shape(96, 300).n_layer == laws.LAYERS
 
 
 N, D = (each.flatten() for each in np.meshgrid([1e4, 3e4, 1e5, 4e5], [1e5, 3e5, 1e6]))

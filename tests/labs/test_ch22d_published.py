@@ -96,6 +96,15 @@ def test_the_rate_went_through_float32():
     assert exact == 20
 
 
+def test_the_second_runs_rate_tells_its_21_skipped_iterations_and_they_its_scale():
+    (row,) = rows("megatron_tp2")
+    config = megatron(int(row["of_iterations"]))
+    fits = [n for n in range(2501) if agrees(row["lr"], printed_rate(config, n))]
+    assert fits == [2479]
+    *_, line = expected_lines(config, [1] * 21 + [0] * 2479, PatientScaler(2.0**32), every=1)
+    assert agrees(row["loss_scale"], line["loss_scale"])
+
+
 def test_every_published_argument_has_a_key_or_a_reason():
     table = {row["argument"]: row for row in rows("megatron_arguments")}
     assert set(table) == {row["argument"] for row in rows("megatron_scripts")} and len(table) == 45
@@ -110,6 +119,13 @@ def test_every_published_argument_has_a_key_or_a_reason():
             assert row["ours"].removeprefix("torchrun ") in options, name
         else:
             assert row["ours"] in keys(), f"{name}: there is no key {row['ours']}"
+
+
+def test_every_column_of_the_logs_has_a_formula():
+    table = {row["column"] for row in rows("megatron_columns")}
+    assert table == {*rows("megatron_124m")[0], "ppl"} - {"source"}
+    other = {"lr": "learning_rate"}
+    assert {other.get(name, name) for name in rows("megatron_tp2")[0]} == table - {"ppl"} | {"source"}
 
 
 def test_every_option_of_llm_c_has_a_key_or_a_reason_and_the_logs_value():

@@ -92,6 +92,16 @@ def test_the_future_changes_nothing(kind):
     assert torch.allclose(a[:, :30], b[:, :30], atol=1e-5) and not torch.allclose(a[:, 30:], b[:, 30:])
 
 
+def test_the_seed_decides_alone():
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    one = new()
+    assert torch.equal(torch.get_rng_state(), state)
+    for a, b in zip(one.parameters(), new().parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(one.lm_head.weight, new(seed=1).lm_head.weight)
+
+
 @pytest.mark.parametrize("change", [{"n_kv_head": 3}, {"head_size": 15}])
 def test_an_impossible_shape_is_one_sentence(change):
     with pytest.raises(ValueError, match="n_head"):
@@ -124,6 +134,21 @@ def test_the_sampler_and_the_training_step_take_it():
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     losses = [train_step(model.train(), optimizer, [(x[:, :-1], x[:, 1:])]).item() for _ in range(20)]
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_adapters_take_it():
+    lora = pytest.importorskip("nanogpt.labs.tuning.lora")
+    model, x = new().eval(), ids()
+    with torch.no_grad():
+        before = model(x)[0]
+        lora.add_lora(model, 2, targets=("c_q", "c_v"), generator=torch.Generator().manual_seed(0))
+        assert torch.equal(model(x)[0], before)
+        for name, p in lora.lora_parameters(model).items():
+            if name.endswith("lora_B"):
+                p.normal_(std=0.1)
+        adapted = model(x)[0]
+        assert not torch.allclose(adapted, before, atol=1e-3)
+        assert torch.allclose(lora.merge(model)(x)[0], adapted, atol=1e-4)
 
 
 # The weights of others

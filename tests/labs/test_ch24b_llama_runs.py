@@ -1,11 +1,13 @@
 """Chapter 24b: a Llama in the trainer: counted by formula, read strictly, killed and resumed bit for bit, sampled, adapted."""
 
+import json
 import signal
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+import yaml
 from ranks import in_ranks
 from small_run import lines, losses, run_in_child, small, train, weights, write_text
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -13,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nanogpt import build
 from nanogpt.cli import main
-from nanogpt.config import Config, LlamaKeys, Lora, hook, load_config
+from nanogpt.config import Config, LlamaKeys, Lora, config_dict, hook, load_config
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.llama.model import Llama, LlamaConfig, llama_flops, llama_params
 from nanogpt.labs.llama.pretrained import llama_to_hf
@@ -23,7 +25,8 @@ from nanogpt.labs.tuning.lora import add_lora, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig, flops_per_token, num_params
 from nanogpt.pretrained import load_pretrained
 from nanogpt.shards import load_manifest
-from nanogpt.weights import load_model, save_model
+from nanogpt.trainer import refuse_changes
+from nanogpt.weights import digest, load_model, save_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -86,6 +89,24 @@ def test_a_folder_is_read_as_the_family_that_wrote_it(shape, tmp_path):
         assert torch.equal(again(ids)[0], model(ids)[0])
 
 
+def test_a_folder_that_disagrees_with_itself_is_refused(tmp_path):
+    save_model(model_of(TINY), tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    kept = fields.pop("sha256")
+    for change, says in [
+        ({"n_hidden": 32}, r"transformer\.h\.\d\.mlp"),
+        ({"n_layer": 3}, "n_layer=3"),
+        ({"rope_theta": 7.0}, r"config\.json"),
+        ({"n_kv_head": 3}, "n_kv_head"),
+    ]:
+        changed = fields | change
+        hashed = digest(changed, (tmp_path / "model.safetensors").read_bytes())
+        changed["sha256"] = kept if "rope_theta" in change else hashed
+        (tmp_path / "config.json").write_text(json.dumps(changed))
+        with pytest.raises(ValueError, match=says):
+            load_model(tmp_path)
+
+
 def test_a_folder_of_others_is_read_as_its_family(tmp_path):
     llama_to_hf(model_of(TINY, drawn()), tmp_path / "llama")
     llama_to_hf(model_of(SHAPES[2], drawn()), tmp_path / "qwen3")
@@ -107,6 +128,21 @@ def test_null_follows_from_the_other_keys():
     said = {"n_kv_head": 2, "n_hidden": 100, "rope_theta": 500.0, "qk_norm": True, "tied": False}
     config = replace(load_config("tiny", ["family=llama"]), llama=LlamaKeys(**said))
     assert new_shape(config, 1024) == replace(shape, **said)
+
+
+def test_a_gpt_keeps_all_its_keys():
+    config = load_config("tiny", ["model.dropout=0.1", "model.bias=false", "model.padded_vocab_size=1088"])
+    shape = hook(config, build.new_shape)(config, 1024)
+    assert shape == GPTConfig(128, 1024, 2, 4, 128, dropout=0.1, bias=False, padded_vocab_size=1088)
+
+
+@pytest.mark.parametrize(
+    "name, value", {"n_kv_head": 2, "n_hidden": 64, "rope_theta": 5.0, "qk_norm": True, "tied": False}.items()
+)
+def test_every_key_of_the_section_is_refused_for_a_gpt(name, value):
+    config = replace(Config(), family="llama", llama=LlamaKeys(**{name: value}))
+    with pytest.raises(ValueError, match=rf"llama\.{name}="):
+        replace(config, family="gpt")
 
 
 @pytest.mark.parametrize(
@@ -141,6 +177,17 @@ def test_biases_are_refused_only_where_somebody_asks_for_them(whole, tmp_path):
     with pytest.raises(ValueError, match="a Llama has no biases"):
         load_config(file)
     assert load_config(whole.folder / "config.yaml") == whole.config
+
+
+@pytest.mark.parametrize("older, word", {"family": "family=llama", "lora": "lora.rank=2"}.items())
+def test_a_run_that_is_older_than_a_key_goes_on_and_not_with_another_value(older, word, capsys):
+    config = load_config("tiny", ["init_from=x"])
+    saved = config_dict(config)
+    del saved[older], saved["llama"]
+    refuse_changes(config, saved)
+    assert not capsys.readouterr().out
+    with pytest.raises(ValueError, match=f"cannot go on with {word}"):
+        refuse_changes(load_config("tiny", ["init_from=x", word]), saved)
 
 
 # A run
@@ -275,6 +322,15 @@ def test_adapters_beside_a_llama(whole, config, tmp_path, capsys):
     assert main(["sample", *where, "--max-new-tokens", "3"]) == 0
 
 
+@pytest.mark.slow
+def test_adapters_that_were_killed_go_on_bit_for_bit(whole, config, tmp_path):
+    run, again = train(adapting(config, whole, tmp_path / "run")), adapting(config, whole, tmp_path / "again")
+    code, _ = run_in_child(again, 6, ("train_step",))
+    assert code == -signal.SIGKILL
+    train(again)
+    assert lines(again.run.dir) == lines(run.folder), "adapters do not go on bit for bit"
+
+
 def test_a_word_means_its_relatives_and_no_more():
     model = add_lora(model_of(TINY, drawn()), 2, targets="c_attn")
     assert {name.split(".")[-2] for name in lora_parameters(model)} == {"c_q", "c_k", "c_v"}
@@ -294,6 +350,24 @@ def test_weights_of_others_are_where_a_run_begins(whole, config, tmp_path):
     assert lines(begin.run.dir)[0]["loss"] < lines(whole.folder)[0]["loss"] - 0.3
 
 
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"family": "gpt", "own": {"n_kv_head": None}}, "is a llama, not a gpt; set family=llama"),
+        ({"own": {"n_kv_head": 2}}, "leave out llama.n_kv_head=2"),
+        ({"own": {"n_hidden": 64}}, "leave out llama.n_hidden=64"),
+        ({"model_n_layer": 3}, "leave out model.n_layer=3"),
+    ],
+)
+def test_a_given_model_that_is_not_the_runs_is_refused(changes, says, whole, config, tmp_path):
+    begin = replace(config(run_dir=str(tmp_path / "run"), **changes), init_from=str(whole.folder))
+    with pytest.raises(ValueError, match=says):
+        train(begin)
+    if "family" in changes:
+        words = [f"init_from={whole.folder}", f"run.dir={tmp_path / 'run'}", "--dry-run"]
+        assert main(["train", "tiny", *words]) == 2, "a dry run begins with it"
+
+
 def test_a_gpt_is_refused_for_a_llamas_run(config, whole, tmp_path):
     vocabulary = whole.model.config.vocab_size
     save_model(GPT(GPTConfig(16, vocabulary, n_layer=2, n_head=2, n_embd=16)), tmp_path / "gpt")
@@ -303,3 +377,11 @@ def test_a_gpt_is_refused_for_a_llamas_run(config, whole, tmp_path):
         for call in (train, dry_run):
             with pytest.raises(ValueError, match=r"is a gpt, not a llama; set family=gpt"):
                 call(begin)
+
+
+@pytest.mark.slow
+def test_the_command_is_the_same_run(folder, whole, tmp_path):
+    path = tmp_path / "llama.yaml"
+    path.write_text(yaml.safe_dump(config_dict(llama_run(folder))))
+    assert main(["train", str(path), f"run.dir={tmp_path / 'run'}"]) == 0
+    assert losses(tmp_path / "run") == losses(whole.folder)

@@ -77,6 +77,14 @@ def test_the_pieces_spell_the_text(text):
         assert "".join(model.cut(escaped(text), model.scores)) == escaped(text)
 
 
+def test_a_lone_surrogate_and_a_foreign_id_are_refused():
+    with pytest.raises(UnicodeEncodeError):
+        made().encode("a\ud800")
+    for wrong in (-1, made().vocab_size):
+        with pytest.raises(ValueError, match=f"id {wrong}"):
+            made().decode([0, wrong])
+
+
 def test_a_broken_character_is_one_mark_a_byte():
     model = made()
     assert model.decode([model.ids[name] for name in ("<0xFF>", "<0xE3>", "<0x81>")]) == "\ufffd" * 3
@@ -190,6 +198,15 @@ def test_what_it_does_not_know_is_refused(data, tmp_path):
     (tmp_path / "x.model").write_bytes(data)
     with pytest.raises(ValueError):
         read_model(tmp_path / "x.model")
+
+
+def test_a_file_is_complete_or_not_there(tmp_path, monkeypatch):
+    write_model(made(), tmp_path / "x.model")
+    before = (tmp_path / "x.model").read_bytes()
+    monkeypatch.setattr("nanogpt.files.os.replace", lambda *a: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write_model(made(UNIGRAM), tmp_path / "x.model")
+    assert (tmp_path / "x.model").read_bytes() == before
 
 
 # The library

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from nanogpt.labs.bert import (
     Bert,
@@ -51,6 +52,13 @@ def test_every_position_sees_every_other_one():
         assert moved.all(), "some output does not see a token"
 
 
+def test_the_weights_stay():
+    model, other = GPT(TINY, drawn()), GPT(TINY, drawn())
+    assert both_sides(other) is other
+    for (name, a), (_, b) in zip(model.named_parameters(), other.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
 def test_padding_changes_nothing():
     attention = PaddedAttention(TINY).eval()
     x, keep = torch.randn(2, 9, 32, generator=drawn()), torch.ones(2, 9, dtype=torch.bool)
@@ -86,6 +94,14 @@ def test_what_is_hidden_is_a_target_and_nothing_else(seed, share, T):
     assert hidden.all() if share == 1 else share or not hidden.any()
 
 
+def test_the_share_is_right_and_the_seed_decides():
+    idx = torch.zeros(100, 100, dtype=torch.long)
+    share = (hide(idx, 1, drawn())[1] != -100).float().mean()
+    assert abs(share - 0.15) < 0.01
+    assert torch.equal(hide(idx, 1, drawn(5))[0], hide(idx, 1, drawn(5))[0])
+    assert not torch.equal(hide(idx, 1, drawn(5))[0], hide(idx, 1, drawn(6))[0])
+
+
 def test_the_loss_is_that_of_hidden_places_alone():
     model, (x, y) = large(Bert(TINY, drawn())), hide(ids(), 59, drawn(), 0.4)
     logits, loss = model(x, y)
@@ -101,6 +117,12 @@ def test_bert_base_has_its_parameters():
     base = GPTConfig(block_size=512, vocab_size=30_522, n_layer=12, n_head=12, n_embd=768)
     with torch.device("meta"):
         assert sum(p.numel() for p in Bert(base).parameters()) == 109_514_298
+
+
+def test_the_seed_decides_alone():
+    one, same = Bert(TINY, drawn()), Bert(TINY, drawn())
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
+    assert 0.018 < one.wte.weight.std() < 0.022 and not one.h[0].mlp.c_fc.bias.any()
 
 
 def bert_of_transformers(folder):
@@ -135,6 +157,17 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path):
         seen |= set(bert_names(name))
         assert torch.allclose(p.grad, wanted, atol=1e-3 * wanted.abs().max().item()), name
     assert seen == {name for name, p in gradients.items() if p.grad is not None}
+
+
+def test_the_names_of_the_oldest_files_are_read(tmp_path):
+    bert_of_transformers(tmp_path)
+    file, new = tmp_path / "model.safetensors", bert_from_hf(tmp_path)
+    older = lambda name: name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")  # noqa: E731
+    old = {older(name): x for name, x in load_file(file).items()}
+    assert old.keys() != load_file(file).keys()
+    save_file(old, file, metadata={"format": "pt"})
+    for a, b in zip(new.parameters(), bert_from_hf(tmp_path).parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize(

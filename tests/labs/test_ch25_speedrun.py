@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from nanogpt.labs.speedrun.muon import BatchedMuon, orthogonal
-from nanogpt.labs.speedrun.record import T99, TRACKS, objections, put_on_board, share
+from nanogpt.labs.speedrun.record import T99, TRACKS, objections, put_on_board, share, surely_below
 from nanogpt.labs.speedrun.speedrun import (
     OURS,
     FastAttention,
@@ -169,6 +169,14 @@ def test_the_plan_of_batches_deals_so_many_rows():
     assert times == sorted(times) and times[0] > 0
 
 
+def test_windows_are_pieces_of_the_text_and_their_targets_the_next_ids():
+    text = torch.arange(100)
+    x, y = windows_at_random(text, 7, 0)(50)
+    assert torch.equal(y, x + 1) and torch.equal(x, x[:, :1] + torch.arange(7)) and y.max() <= 99
+    assert torch.equal(x, windows_at_random(text, 7, 0)(50)[0])
+    assert not torch.equal(x, windows_at_random(text, 7, 1)(50)[0])
+
+
 # The evaluation
 
 
@@ -252,6 +260,11 @@ def test_the_table_of_t_is_students(n):
     middles = ((i + 0.5) * step for i in range(round(T99[n] / step)))
     inside = sum(c * (1 + t**2 / f) ** (-(f + 1) / 2) * step for t in middles)
     assert 0.5 - inside == pytest.approx(0.01, abs=2e-5)
+
+
+def test_the_same_losses_with_more_spread_are_not_sure():
+    assert surely_below([1.86, 1.87, 1.865, 1.86, 1.87], 1.88)
+    assert not surely_below([1.76, 1.97, 1.865, 1.76, 1.97], 1.88)
 
 
 def test_shakespeare_is_the_text_of_the_track(tinyshakespeare):

@@ -1,5 +1,6 @@
 """Chapter 25b: the stories are evaluated whole, chapter 07's recipe is chapter 07's, and nobody gets below the floor."""
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from nanogpt.data import DocumentStream
 from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.labs.speedrun.record import TRACKS, objections, put_on_board
-from nanogpt.labs.speedrun.stories_race import CONTEXT, chapter_07, story_batches, story_loss, text_of
+from nanogpt.labs.speedrun.speedrun import new_model
+from nanogpt.labs.speedrun.stories_race import CONTEXT, NEAR, chapter_07, story_batches, story_loss, text_of
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards, read_shard
 from nanogpt.training import scale_init, train
@@ -78,6 +80,16 @@ def test_the_first_rate_counts_and_the_last_step_has_one(folder, monkeypatch):
     assert rates == pytest.approx([5e-4] * 5 + [3.75e-4, 2.5e-4, 1.25e-4])
 
 
+def test_our_recipe_is_causal(folder):
+    model = new_model(replace(NEAR, n_embd=16, n_head=2), 1024, CONTEXT, seed=0)
+    x = story_batches(folder, 0)(1)[0]
+    other = x.clone()
+    other[0, 60] = (other[0, 60] + 1) % 1024
+    with torch.no_grad():
+        a, b = model(x)[0], model(other)[0]
+    assert torch.allclose(a[0, :60], b[0, :60], atol=1e-5)
+
+
 # The rules
 
 STORIES = TRACKS["stories"]
@@ -100,6 +112,7 @@ GOOD = {
 def test_a_record_on_the_stories_that_breaks_a_rule_is_refused(tmp_path, changes, word):
     assert objections(GOOD) == []
     assert any(word in sentence for sentence in objections(GOOD | changes)), objections(GOOD | changes)
+    assert len(objections(GOOD | {"losses": []})) == 1, "no losses at all are one objection, and no error"
     with pytest.raises(ValueError, match="cannot join"):
         put_on_board(GOOD | changes, tmp_path / "board.json")
 
@@ -110,6 +123,15 @@ def test_both_tracks_stand_on_one_board_each_in_its_order(tmp_path):
     other |= {"targets": 111_539, "losses": [1.86, 1.87, 1.865, 1.86, 1.87], "seconds": [1.0] * 5}
     entries = GOOD, other, GOOD | {"seconds": [30.0] * 5}
     assert [put_on_board(entry, board) for entry in entries] == [1, 1, 2]
+
+
+def test_a_story_text_has_one_name_and_another_text_another(folder, tmp_path):
+    ensure_corpus(tmp_path / "other", n=300, seed=1)
+    assert text_of(folder) == text_of(folder) != text_of(tmp_path / "other")
+
+
+def test_the_bar_is_five_per_cent_above_the_floor():
+    assert STORIES["bar"] == pytest.approx(1.05 * STORIES["floor"], abs=1e-5)
 
 
 @pytest.mark.slow

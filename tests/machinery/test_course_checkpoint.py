@@ -45,7 +45,8 @@ _hidden = 1
     )
 
 
-def test_a_checkpoint_says_what_stays_true(house):
+def test_a_checkpoint_says_what_stays_true(house, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--collect-only")  # the student's own, which the trial does not see
     said = "exported area, count to nanogpt/tiny.py\ntests/test_ch04_tiny.py passes\n"
     assert house.course("checkpoint", "4") == said
     house.edit("LIMIT = 3", "LIMIT = 4")
@@ -65,6 +66,8 @@ def test_a_checkpoint_says_what_stays_true(house):
         ("import math", "import maths as math", "ModuleNotFoundError: No module named 'maths'\nlikely 04_tiny.ipynb, area"),
         ("LIMIT = 3", "LIMIT = exit(0)", "cannot be imported: SystemExit: 0\nlikely 04_tiny.ipynb, count"),
         ("LIMIT = 3", "LIMIT = __import__('os')._exit(0)", "importing it ends Python\nlikely 04_tiny.ipynb; "),
+        ("LIMIT = 3", "LIMIT = __import__('shutil').rmtree('nanogpt')", "changes files of nanogpt/\nlikely 04_tiny.ipynb; "),
+        ("LIMIT = 3", "LIMIT = __import__('os').environ.update(PYTEST_ADDOPTS='--co')", "were not run"),
         ("return math.pi*r**2", "return __import__('os')._exit(0)", "do not run to their end\nlikely 04_tiny.ipynb; "),
     ],
 )  # fmt: skip

@@ -139,7 +139,9 @@ def test_files_of_different_vocabularies_are_red(monkeypatch, tmp_path):
     """Chapter 01 with VOCAB = 600, once: every id of the stories and of the model then means something else."""
     monkeypatch.setattr(doctor, "BUILT", tmp_path)
     assert list(doctor.built()) == [], "nothing is there yet"
-    tokens = {mark: [mark * (i + 1) for i in range(size)] for mark, size in (("a", 1023), ("b", 599))}
+    tokens = {
+        mark: [mark * (i + 1) for i in range(size)] for mark, size in (("a", 1023), ("b", 599), ("c", 1023))
+    }
 
     def colour_with(tokenizer: str, stories: str, model: str) -> str:
         saved = {"tokenizer.json": tokenizer, "stories/manifest.json": stories, "model/tokenizer.json": model}
@@ -154,6 +156,7 @@ def test_files_of_different_vocabularies_are_red(monkeypatch, tmp_path):
 
     assert colour_with("a", "a", "a") == GREEN
     assert colour_with("b", "a", "a") == RED
+    assert colour_with("a", "a", "c") == RED, "as many tokens, but others"
     assert colour_with("b", "b", "b") == RED, (
         "one vocabulary, but not the course's: rows are too short for it"
     )

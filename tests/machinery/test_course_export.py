@@ -52,6 +52,14 @@ def test_a_class_built_over_several_cells_is_one_class_in_the_module():
     assert "x.ipynb, Box.two: Box continues a class that no earlier" in refused(sources[1])
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["class Box(Box): y = 2", "class Box(Box, Mixin):\n    y = 2", "class Box(Box, metaclass=M):\n    y = 2"],
+)
+def test_nothing_of_a_continuation_is_left_out_without_a_word(line):
+    assert "x.ipynb, Box: Box goes on as `class Box(Box):`" in refused(BOX, f"#| export\n{line}")
+
+
 def test_a_continuation_needs_a_class_and_may_add_methods_to_a_dataclass():
     assert "continues a class that no" in refused(
         "#| export\ndef B(): pass", "#| export\nclass B(B):\n    y = 1"

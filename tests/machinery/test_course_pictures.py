@@ -6,7 +6,7 @@ import pictures
 import pytest
 from PIL import Image
 
-from course.site.pictures import FIRST, staircase_steps
+from course.site.pictures import FIRST, in_all, staircase_steps
 
 
 @pytest.mark.parametrize("name", [*pictures.drawings(), "widget"])
@@ -26,10 +26,13 @@ def test_another_loss_is_another_picture(tmp_path, monkeypatch):
 
 
 def test_a_step_is_told_as_slower_or_not_measurable_where_it_is():
-    rung = {"name": "bf16", "predicted_ms": 100.0}
-    first = rung | {"ms": 100.0}
-    same = rung | {"ms": 99.0, "gain": {"sure": False}}
-    worse = rung | {"ms": 200.0, "predicted_ms": 50.0, "gain": {"sure": True}}
-    _, second, third = staircase_steps({"rungs": [first, same, worse]})
+    rung = {"name": "bf16", "ms": 100.0, "predicted_ms": 100.0}
+    same = rung | {"gain": {"ratio": 1.01, "low": 0.95, "high": 1.05, "sure": False}}
+    worse = rung | {"predicted_ms": 50.0, "gain": {"ratio": 0.49, "low": 0.48, "high": 0.5, "sure": True}}
+    wide = worse | {"gain": {"ratio": 2.0, "low": 1.2, "high": 2.1, "sure": True}}
+    _, second, third, fourth = steps = staircase_steps({"rungs": [rung, same, worse, wide]})
     assert (second["says"], second["slower"]) == ("not measurable · predicted 1.00 ×", False)
     assert (third["says"], third["slower"]) == ("0.49 ×, slower · predicted 2.00 ×", True)
+    assert (fourth["says"], fourth["disturbed"]) == ("1.20 to 2.10 × · predicted 1.00 ×", True)
+    assert fourth["ms"] == round(100 / (1.01 * 0.49 * 2)), "a step is the first one over the gains of pairs"
+    assert in_all(steps[:3]) == "0.5 ×" and in_all(steps) == "about 1 ×"

@@ -8,11 +8,13 @@ import ast
 import contextlib
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from course.figures import nice_numbers
 from course.notebooks.source import notebook_from_text
 from course.paths import SOURCES
 from nanogpt.device import matmul_formats, pick_scale
@@ -192,3 +194,32 @@ def test_a_size_that_is_too_large_would_be_found():
     config, B, _, _ = gpu_sizes("07")[0]
     assert nbytes(Step(replace(config, vocab_size=1024), 4 * B, 1024, "pytorch", flash=False)) > ROOM
     assert nbytes(Step(SIZES["gpt2"], 16, 1024, "pytorch", flash=False)) > ROOM
+
+
+def test_chapter_13_prints_the_kernels_of_a_gpu_and_the_operators_of_a_cpu(monkeypatch):
+    a, b = torch.randn(4, 8), torch.randn(5, 8)
+    assert nice_numbers.kernel_names(lambda: a @ b.T, torch.device("cpu")) == ["aten::mm"]
+    gpu, cpu = nice_numbers.DeviceType.CUDA, nice_numbers.DeviceType.CPU
+    names = [
+        ("aten::mm", cpu),
+        ("cudaLaunchKernel", cpu),
+        ("Memset (Device)", gpu),
+        ("cutlass_75_align1", gpu),
+    ]
+
+    class Profile:
+        def __init__(self, activities):
+            assert activities == [nice_numbers.ProfilerActivity.CUDA]
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def events(self):
+            return [SimpleNamespace(name=name, device_type=kind) for name, kind in names]
+
+    monkeypatch.setattr(nice_numbers, "profile", Profile)
+    monkeypatch.setattr(nice_numbers, "synchronize", lambda device: None)
+    assert nice_numbers.kernel_names(lambda: None, torch.device("cuda")) == ["cutlass_75_align1"]

@@ -208,6 +208,8 @@ def test_an_update_leaves_what_she_has_written_and_the_package_that_has_grown(bl
     five, tiny = student.path / "notebooks/05_next.ipynb", student.module.read_bytes()
     hers = write_ring(student)
     (house.path / "nanogpt/tiny.py").write_text("NEWER = 1\n")
+    (house.path / "05_tasks.ipynb").write_text("{}")  # handed out to the class since, of the same chapter
+    house.git("add", "05_tasks.ipynb")
     change_a_word(house)
     said = student.course("update")
     assert "as you wrote them: 05; `course restore 05`" in said
@@ -215,6 +217,21 @@ def test_an_update_leaves_what_she_has_written_and_the_package_that_has_grown(bl
     student.course("restore", "05", "--yes")
     text = five.read_text(encoding="utf-8")
     assert "Next one" in text and "your turn: ring" in text and BODIES["ring"] not in text
+
+
+def test_an_update_that_git_refuses_loses_nothing_and_brings_no_body(blanks, tmp_path):
+    house = blanks.copied(tmp_path / "house")
+    student = cloned(house, tmp_path / "student")
+    student.course("start", "--blank")
+    hers = write_ring(student)
+    for place, text in ((house, "ours"), (student, "hers")):
+        (place.path / "notes.txt").write_text(text)
+    house.git("add", "notes.txt")
+    house.module.write_text("NEWER = 1\n")
+    change_a_word(house)
+    assert "git cannot go forward" in student.course("update", code=2)
+    assert (student.path / "notebooks/05_next.ipynb").read_text(encoding="utf-8") == hers
+    assert not student.module.exists() and (student.path / "notes.txt").read_text() == "hers"
 
 
 def test_in_a_complete_package_restore_takes_no_body_from_another_notebook(blanks, tmp_path):

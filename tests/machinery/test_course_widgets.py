@@ -81,6 +81,11 @@ def test_a_value_that_cannot_work_says_so_where_the_picture_was_and_a_fault_its_
     assert "KeyError: 5" in shown(box), "a widget that stands still hides its fault"
 
 
+def test_a_fault_in_the_first_picture_is_the_cells():
+    with pytest.raises(KeyError):
+        explorer(lambda height: {}[height], height=(1, 1, 5))
+
+
 def test_without_a_kernel_the_first_picture_stands_in_the_place_of_the_widget():
     box = explorer(bars, its_height=(2, 1, 5))
     data, metadata = box._repr_mimebundle_()

@@ -1,5 +1,6 @@
 """Laws that hold for every exercise set: the reference passes, what is handed out fails, each wrong solution is caught and named."""
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -125,6 +126,19 @@ def test_a_wrong_solution_is_caught_and_named(name, i):
             said.append(misconception(made, check, got, arguments, "ann"))
     named = [check for check in mine if isinstance(check, Check)]
     assert not named or wrong.says in said, f"it is called {said}"
+
+
+ASKS = re.compile(
+    r"\bwithout (?:a loop|call|`)|\b[Nn]o loop|\bwrite your own|\b[Dd]o (?:without|not use|not call)\b"
+)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_a_task_is_to_do_without_is_forbidden(name):
+    for cell in the(name).cells:
+        if task := re.search(r"^## (\d\d[a-z]?-\d) ", cell.source, re.MULTILINE):
+            text = " ".join(re.sub(r"<details>.*?</details>", "", cell.source, flags=re.DOTALL).split())
+            assert not ASKS.search(text) or the(name).forbids.get(task[1]), f"{task[1]}: no `#| forbids`"
 
 
 FORBIDDEN = [

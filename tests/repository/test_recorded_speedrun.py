@@ -53,6 +53,11 @@ def test_the_stories_record_says_what_both_sides_pay_and_what_they_answer():
         )
 
 
+def test_the_table_on_the_stories_takes_the_runs_that_25b_says():
+    track = speedrun.Stories
+    assert (len(track.changed), len(track.curve), track.table_seeds) == (11, 3, 2), "25b says so"
+
+
 def test_the_board_is_in_order():
     assert sorted(BOARD, key=lambda record: (record["track"], share(record))) == BOARD
 
@@ -82,3 +87,11 @@ def test_the_record_of_a_run_that_breaks_a_rule_is_kept_and_stays_off_the_board(
     assert json.loads(board.read_text(encoding="utf-8")) == [STORIES["record"]]
     assert json.loads(out.read_text(encoding="utf-8")) == STORIES
     assert capsys.readouterr().out == "place 1 on board.json\n"
+
+
+def test_a_race_for_the_board_needs_a_file_that_keeps_the_record(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["speedrun.py", "--track", "stories", "--board", "board.json"])
+    monkeypatch.setattr(speedrun.Stories, "__init__", lambda *_: pytest.fail("the race begins"))
+    with pytest.raises(SystemExit):
+        speedrun.main()
+    assert "--board needs --out" in capsys.readouterr().err

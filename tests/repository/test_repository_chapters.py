@@ -1,6 +1,7 @@
 """Chapters are called by their number and their title, and ask what they answer."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -8,7 +9,17 @@ import pytest
 
 from course.notebooks.source import notebook_from_text
 from course.package.directives import read_head
-from course.paths import NOTEBOOKS, PACKAGE, ROOT, SOURCES, TESTS, chapters, numbered, source_chapters
+from course.paths import (
+    NOTEBOOKS,
+    PACKAGE,
+    ROOT,
+    SOURCES,
+    TESTS,
+    chapters,
+    notebook_path,
+    numbered,
+    source_chapters,
+)
 from course.site.chapters import CHAPTERS
 
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
@@ -166,3 +177,67 @@ def prediction_calls(source: str) -> list[tuple[str, str, str | None]]:
 def test_an_assertion_without_a_message_is_found():
     found = assertions("%time f()\nfor x in y:\n    assert x\nassert z, 'z is 0'")
     assert [node.lineno for node in found if node.msg is None] == [3]
+
+
+# An output of a machine that was disturbed
+
+
+DISTURBED = 0.15  # an interval that reaches further from its gain is no result
+GAIN = re.compile(r"(\d+\.\d+)× \((\d+\.\d+) to (\d+\.\d+)\)")
+RESTS = {  # chapter: how the lines begin whose gain the text below them states
+    "09": ("the same step again", "with a fused AdamW"),
+    "09b": ("the fused update",),
+    "10": ("the step under autocast",),
+    "11": ("compiled is", "written out"),
+    "12b": ("T=2048", "T=  64", "T= 512"),
+}
+
+
+def disturbed_lines(text: str, rests: tuple[str, ...]) -> list[str]:
+    """Printed lines that show a disturbed measurement: the ladder's marks, or an interval that is too wide where text rests on it."""
+    found = []
+    for line in text.splitlines():
+        gain = GAIN.search(line)
+        wide = False
+        if gain and line.startswith(rests):
+            ratio, low, high = map(float, gain.groups())
+            wide = max(high / ratio - 1, 1 - low / ratio) > DISTURBED + 0.5 / (
+                100 * ratio
+            )  # they are rounded
+        if wide or re.match(r" +! ", line) or re.match(r"[^:]+ ms, forecast .*\bdisturbed, ", line):
+            found.append(line.strip())
+    return found
+
+
+def printed(path) -> str:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return "".join("".join(out.get("text", "")) for cell in cells for out in cell.get("outputs", ()))
+
+
+@pytest.mark.parametrize("chapter", [*RESTS, "13", "14b"])
+def test_no_committed_output_is_of_a_disturbed_machine(chapter):
+    """Execute the chapter again where nothing else runs: `course build NN --again`."""
+    text = printed(notebook_path(chapter))
+    assert disturbed_lines(text, RESTS.get(chapter, ())) == []
+    lines = text.splitlines()
+    missing = [
+        start
+        for start in RESTS.get(chapter, ())
+        if not any(GAIN.search(line) and line.startswith(start) for line in lines)
+    ]
+    assert not missing, f"no line with a gain begins like this any more: {missing}"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("F.gelu is 3.47× (3.22 to 4.67) as fast", True),
+        ("F.gelu is 3.47× (3.00 to 3.90) as fast", False),
+        ("F.relu is 3.47× (3.22 to 4.67) as fast", False),  # nothing rests on it
+        ("flash   10.0 ms, forecast 9.0  disturbed, (1.03 to 1.39) forecast 1.1×", True),
+        ("              ! copy: 1.19× the rate before the climb", True),
+        ("disturbed, so that nothing is known of the gain: no rung", False),
+    ],
+)
+def test_a_disturbed_output_is_found(line, found):
+    assert disturbed_lines(line, ("F.gelu",)) == ([line.strip()] if found else [])

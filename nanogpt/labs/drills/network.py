@@ -3,6 +3,7 @@
 Exported from notebooks/20b_many_machines.ipynb.
 """
 
+import random
 import statistics
 import time
 
@@ -16,10 +17,12 @@ from nanogpt.training import accumulate_gradients
 
 
 def all_reduces(ranks: Ranks, data: str, repeats: int = 40) -> dict:
-    """The median seconds of an all-reduce, by its bytes, from 1 kB to 16 MB, in turns after five of each."""
+    """The median seconds of an all-reduce, by its bytes, from 1 kB to 16 MB, in a shuffled order after five of each."""
     found = {2**k: [] for k in range(10, 25, 2)}
     tensors = {nbytes: torch.zeros(nbytes // 4, device=ranks.device) for nbytes in found}
-    for nbytes in [*found] * (5 + repeats):
+    order = [*found] * (5 + repeats)
+    random.Random(0).shuffle(order)  # the same on all ranks
+    for nbytes in order:
         began = time.perf_counter()
         dist.all_reduce(tensors[nbytes])
         synchronize(ranks.device)

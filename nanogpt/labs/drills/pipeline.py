@@ -27,11 +27,17 @@ def trained_in_stages(way: str, ranks: Ranks, data: str, steps: int) -> tuple[li
     return losses, {name: grad for stage in gathered(ranks, first) for name, grad in stage.items()}
 
 
-def timeline(ranks: Ranks, data: str, steps: int = 8) -> dict:
-    """When which operation ran in each stage, in the fastest of some steps: seconds on this machine's clock."""
-    model, _, stream = fresh(Ranks(device=ranks.device), data)
-    part = stage_of(model, ranks.rank, ranks.size)
-    runs = [gathered(ranks, pipeline_step(part, masked(stream), ranks, one_f_one_b)[1]) for _ in range(steps)]
+def timeline(ranks: Ranks, data: str, steps: int = 8, **shape) -> dict:
+    """When which operation ran in each stage, in the fastest of some steps of 8 micro-batches: seconds on this machine's clock.
+
+    shape: rows of a batch and sizes of the model, as `fresh` takes them.
+    """
+    model, _, stream = fresh(Ranks(device=ranks.device), data, **shape)
+    part, runs = stage_of(model, ranks.rank, ranks.size), []
+    for _ in range(steps):
+        x, y = stream.next_batch()
+        micro_batches = list(zip(x.chunk(8), y.chunk(8)))
+        runs.append(gathered(ranks, pipeline_step(part, micro_batches, ranks, one_f_one_b)[1]))
 
     def length(spans):
         return max(stage[-1][-1] for stage in spans) - min(stage[0][-2] for stage in spans)
@@ -39,4 +45,6 @@ def timeline(ranks: Ranks, data: str, steps: int = 8) -> dict:
     return {"spans": min(runs, key=length)}
 
 
-DRILLS = {"same": partial(compared, ways=WAYS, trained=trained_in_stages), "timeline": timeline}
+LONG = partial(timeline, steps=4, rows=64, block_size=128, n_embd=256)
+SAME = partial(compared, ways=WAYS, trained=trained_in_stages)
+DRILLS = {"same": SAME, "timeline": timeline, "long": LONG}

@@ -3,15 +3,17 @@
 Exported from notebooks/21c_context_parallel.ipynb.
 """
 
+import time
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
+from nanogpt.device import synchronize
 from nanogpt.distributed import Ranks, gathered, replicate
 from nanogpt.labs.drills.ddp import fresh, masked
 from nanogpt.labs.kernels.flash import absorb, tile_scores
-from nanogpt.labs.parallel.ring import ContextParallel, around, nothing, ring_attention
+from nanogpt.labs.parallel.ring import ContextParallel, around, arrived, nothing, pass_on, ring_attention
 from nanogpt.model import attention_weights
 from nanogpt.training import accumulate_gradients, train_step
 
@@ -29,6 +31,33 @@ def first_ring(ranks: Ranks, data: str, T: int = 64, d: int = 16) -> dict:
     whole = (attention_weights(row[0], row[1]) @ row[2]).chunk(ranks.size)[ranks.rank]
     apart = (o / total - whole).abs().max().item()
     return {"owners": gathered(ranks, owners), "apart": max(gathered(ranks, apart))}
+
+
+def two_orders(ranks: Ranks, data: str, delay: float = 0.2, T: int = 2048, d: int = 64) -> dict:
+    """The shortest ms of a step of the ring by when it waits for its message, which takes `delay` seconds at least."""
+    q, k, v = torch.randn(3, 4, T // ranks.size, d, device=ranks.device)
+
+    def compute() -> None:
+        absorb(tile_scores(q, k, diagonal=False), v, *nothing(q))
+        synchronize(ranks.device)
+
+    def wait(message: tuple, began: float) -> None:
+        arrived(*message)
+        time.sleep(max(0.0, began + delay - time.perf_counter()))
+
+    found = {"compute only": [], "wait, then compute": [], "compute, then wait": []}
+    for order, times in [*found.items()] * 5:
+        dist.barrier()
+        began = time.perf_counter()
+        if order != "compute only":
+            message = pass_on(torch.stack((k, v)))
+        if order == "wait, then compute":
+            wait(message, began)
+        compute()
+        if order == "compute, then wait":
+            wait(message, began)
+        times.append(1e3 * (time.perf_counter() - began))
+    return {order: min(times) for order, times in found.items()}
 
 
 WAYS = "zigzag", "own positions", "mean of means"  # the last two wrong on purpose
@@ -82,4 +111,4 @@ def sent_by_ring(ranks: Ranks, data: str, B: int = 2, heads: int = 4, T: int = 6
 
 
 SAME = partial(compared, ways=WAYS, trained=trained_in_ring)
-DRILLS = {"first": first_ring, "sent": sent_by_ring, "same": SAME}
+DRILLS = {"first": first_ring, "orders": two_orders, "sent": sent_by_ring, "same": SAME}

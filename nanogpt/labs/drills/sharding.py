@@ -15,6 +15,7 @@ from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.parallel.buckets import my_rows
 from nanogpt.labs.parallel.fsdp import recompute_blocks, save_parts, shard, unsharded
 from nanogpt.labs.parallel.zero import Moved
+from nanogpt.labs.roofline.clock import timings
 from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, local_part, make_optimizer
@@ -78,7 +79,7 @@ def copies_kept(model: nn.Module, batch, precision: str) -> int:
 
 
 def measured(way: str, ranks: Ranks, data: str) -> dict:
-    """Losses; bytes that this rank holds at the end of backward, moves in a step, keeps as copies, has at its peak."""
+    """Losses; bytes that this rank holds at the end of backward, moves in a step, keeps as copies, has at its peak; ms."""
     model, optimizer, stream = prepared(way, ranks, data)
     precision, found, losses = "bf16" if way == "autocast" else "float32", {}, []
 
@@ -98,7 +99,8 @@ def measured(way: str, ranks: Ranks, data: str) -> dict:
     before = sum(held(model, optimizer).values())
     found["peak"] = before + peak_memory(step, ranks.device)
     found["copies"] = copies_kept(model, stream.next_batch(), precision)
-    return found | {"losses": losses, "moved": dict(moved.bytes)}
+    told = found | {"losses": [*losses], "moved": dict(moved.bytes)}
+    return told | {"ms": 1e3 * min(timings(step, ranks.device, 6))}
 
 
 def stages(ranks: Ranks, data: str) -> dict:

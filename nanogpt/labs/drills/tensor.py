@@ -3,6 +3,7 @@
 Exported from notebooks/21b_tensor_parallel.ipynb.
 """
 
+import time
 from functools import partial
 
 import torch
@@ -55,12 +56,13 @@ def in_way(model: GPT, way: str, ranks: Ranks) -> GPT:
 
 
 def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> dict:
-    """Losses and norms of a few steps, and of the first gradient the token table's."""
+    """Losses, norms and the shortest milliseconds of a few steps, and of the first gradient the token table's."""
     model, _, stream = fresh(Ranks(device=ranks.device), data, 4)  # on all ranks the same rows
     optimizer = make_optimizer(in_way(model, way, ranks), LR)
-    losses, norms = [], []
+    losses, norms, ms = [], [], []
     for step in range(steps):
         batch = [tuple(map(torch.cat, zip(*masked(stream, row=2))))]  # in one piece
+        began = time.perf_counter()
         optimizer.zero_grad()
         losses.append(accumulate_gradients(model, batch).item())
         gradients = gradients_of(model.parameters())
@@ -69,18 +71,22 @@ def curve(ranks: Ranks, data: str, way: str, clip: float | None, steps: int) -> 
         if clip is not None:
             scale_to(gradients, clip, norm)
         optimizer.step()
+        ms.append(1e3 * (time.perf_counter() - began))
         if step == 0:
             gradient = plain(model, [("table", model.transformer.wte.weight.grad)])["table"]
     gain = plain(model, [("gain", model.transformer.ln_f.weight.detach())])["gain"].cpu()
-    return {"losses": losses, "norms": norms, "gradient": gradient, "gain": gain}
+    return {"losses": losses, "norms": norms, "ms": min(ms), "gradient": gradient, "gain": gain}
 
 
 def steps_in_all_ways(ranks: Ranks, data: str, steps: int = 6) -> dict:
-    """The same steps in all WAYS, unclipped: losses, and how far the first gradient is from that of one process."""
+    """The same steps in all WAYS, unclipped: losses, ms, and how far the first gradient is from that of one process."""
     found = {way: curve(ranks, data, way, None, steps) for way in WAYS}
     one = found["one process"]["gradient"]
     apart = {way: ((told["gradient"] - one).norm() / one.norm()).item() for way, told in found.items()}
-    return {way: {"losses": told["losses"], "gradient": apart[way]} for way, told in found.items()}
+    return {
+        way: {"losses": told["losses"], "ms": told["ms"], "gradient": apart[way]}
+        for way, told in found.items()
+    }
 
 
 def clipped(ranks: Ranks, data: str, steps: int = 2) -> dict:

@@ -6,7 +6,7 @@ Exported from notebooks/14b_climb.ipynb.
 import importlib.util
 import time
 from collections.abc import Callable, Sequence
-from statistics import quantiles
+from statistics import median, quantiles
 
 import torch
 
@@ -28,13 +28,12 @@ from nanogpt.model import GPTConfig, mfu, num_params, step_flops
 from nanogpt.precision import READS
 
 
-def page_faults() -> int:
-    """Pages that this process has touched for the first time so far; 0 on Windows, which does not tell."""
-    if not importlib.util.find_spec("resource"):
-        return 0
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def disturbed(rung: dict) -> bool:
+    """Whether the pairs of a rung disagree: the interval of its gain reaches further than 15% from it."""
+    if "gain" not in rung:  # the first rung has none
+        return False
+    gain = rung["gain"]
+    return gain["low"] < 0.85 * gain["ratio"] or gain["high"] > 1.15 * gain["ratio"]
 
 
 def reads(on: set[str]) -> str:
@@ -91,6 +90,15 @@ def in_turns(calls: Sequence[Callable[[], float]], rounds: int) -> list[list[flo
         for i in order:
             times[i].append(calls[i]())
     return times
+
+
+def page_faults() -> int:
+    """Pages that this process has touched for the first time so far; 0 on Windows, which does not tell."""
+    if not importlib.util.find_spec("resource"):
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 FIRST = 6  # steps that do not count; the loss that is compared is that of the last of them
@@ -155,8 +163,16 @@ def row(rung: dict, first: dict) -> str:
     """A rung as one line: time, gain over the rung below, forecast, memory, loss; its flags below."""
     text = f"{rung['name']:13} {rung['ms']:8.1f} ms, forecast {rung['predicted_ms']:8.1f}"
     if gain := rung.get("gain"):
-        told = f"{gain['ratio']:.2f}× ({gain['low']:.2f} to {gain['high']:.2f})"
-        text += f"  {told if gain['sure'] else 'no difference was measured':26}"
+        interval = f"({gain['low']:.2f} to {gain['high']:.2f})"
+        if not gain["sure"]:
+            told = "no difference was measured"
+        elif disturbed(rung):
+            told = interval
+        else:
+            told = f"{gain['ratio']:.2f}× {interval}"
+        if disturbed(rung):
+            told = f"disturbed, {told}"
+        text += f"  {told:26}"
         text += f" forecast {rung['predicted_gain']:.2f}×"
     text += f"  MFU {rung['mfu']:.1%}  loss {rung['loss']:.3f}"
     if not rung["agrees"]:
@@ -185,6 +201,16 @@ def moved(before: dict[str, float], now: dict[str, float], limit: float = 1.15) 
     ]
 
 
+def drifted(below: dict, times: list[float], limit: float = 1.15) -> list[str]:
+    """A flag if the rung below takes another time in these turns (seconds) than in its own (its "ms")."""
+    ratio = 1e3 * median(times) / below["ms"]
+    if 1 / limit < ratio < limit:
+        return []
+    return [
+        f"{below['name']}, timed again, takes {ratio:.2f}× its time of before: trust the gains, not the times"
+    ]
+
+
 NO_MEMORY = "out of memory", "can't allocate", "not enough memory", "alloc_failed", "bad_alloc"
 
 
@@ -205,9 +231,9 @@ def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, 
     """The rungs from below to above, each judged. skipped grows by those that fail.
 
     A rung is what its first steps told, its forecast, and what judge_rung says; from the second one on also "gain" over
-    the rung below (gain_over) and "predicted_gain". What has moved since limits_now before the first rung, in
-    formats_used(skipped), joins its flags. Fresh pages are measured on a CPU only, and none once memory is kept.
-    One call of a new rung says how long a step takes; then come 10 to 20 rounds, so that all rungs together take
+    the rung below (gain_over) and "predicted_gain". Its flags get what drifted says of the rung below and its new
+    times, and what has moved since limits_now before the first rung, in formats_used(skipped). Fresh pages are
+    measured on a CPU only, and none once memory is kept. One call of a new rung says how long a step takes; then come 10 to 20 rounds, so that all rungs together take
     about `seconds`.
     """
     rungs, below, times = [], None, []
@@ -228,6 +254,7 @@ def measure_rungs(machine: dict, config, B: int, T: int, device, skipped: dict, 
         if rungs:
             gained = rungs[-1]["predicted_ms"] / rung["predicted_ms"]
             rung |= {"gain": gain_over(lower, times), "predicted_gain": gained}
+            rung["flags"] += drifted(rungs[-1], lower)
         rung["flags"] += moved(limits, limits_now(device, formats, pages))
         rungs, below = [*rungs, rung], call
         say(row(rung, rungs[0]))

@@ -13,14 +13,15 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
-from math import prod
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 
 import torch
 
 from nanogpt.device import pick_device
 from nanogpt.files import atomically, save_json
-from nanogpt.labs.ladder.climb import forecast, measure_rungs, reached_roofline, start_seconds
+from nanogpt.labs.ladder.climb import disturbed, forecast, measure_rungs, reached_roofline, start_seconds
 from nanogpt.labs.ladder.forecast import fitting_batch, say_predicted
 from nanogpt.labs.ladder.rungs import RUNGS, obstacles
 from nanogpt.labs.roofline import clock, sheets
@@ -29,6 +30,42 @@ from nanogpt.labs.roofline.memory import fault_seconds
 from nanogpt.model import GPTConfig
 
 MODELS = {"124M": GPTConfig(), "small": GPTConfig(block_size=256, n_layer=4, n_head=6, n_embd=192)}
+
+
+def gains_so_far(rungs: list[dict]) -> list[float]:
+    """How many times as fast each rung is as the first one: the product of the gains up to it, which begins with 1."""
+    gains = (rung["gain"]["ratio"] for rung in rungs[1:])
+    return list(accumulate(gains, mul, initial=1.0))
+
+
+def staircase(result: dict):
+    """The ladder as a staircase, from the gains of pairs, and the forecast: a matplotlib Figure."""
+    from matplotlib.figure import Figure
+
+    rungs, fig = result["rungs"], Figure(figsize=(7, 3.6), layout="tight")
+    first, totals, predicted = rungs[0], gains_so_far(rungs), [rung["predicted_ms"] for rung in rungs]
+    ms = [first["ms"] / total for total in totals]
+    low, high = [first["q1_ms"]], [first["q3_ms"]]
+    for below, rung in zip(ms, rungs[1:]):  # the interval of a gain, above the stair below
+        low.append(below / rung["gain"]["high"])
+        high.append(below / rung["gain"]["low"])
+    ax, at, edges = fig.subplots(), range(len(rungs)), [i - 0.5 for i in range(len(rungs) + 1)]
+    ax.bar(at, ms, 1, color=["0.5" if disturbed(rung) else "C0" for rung in rungs], alpha=0.3)
+    spread = [m - a for m, a in zip(ms, low)], [b - m for m, b in zip(ms, high)]
+    ax.errorbar(at, ms, spread, fmt="o", color="C0", capsize=3, label="measured in pairs, with the interval")
+    ax.stairs(predicted, edges, baseline=None, color="C1", ls="--", label="predicted")
+    doubtful = False
+    for i, rung in enumerate(rungs):
+        doubtful = doubtful or disturbed(rung)  # so are all stairs that rest on this one
+        says = f"≈ {totals[i]:.1f}×" if doubtful else f"{totals[i]:.2f}×"
+        says = "disturbed" if disturbed(rung) else says
+        mark = ("" if rung["agrees"] else "\nloss disagrees") + ("\n!" if rung.get("flags") else "")
+        ax.text(i, high[i], f"{says}{mark}", ha="center", va="bottom", fontsize=9)
+    ax.set_xticks(at, [rung["name"] for rung in rungs], rotation=25, ha="right")
+    ax.set_title(f"{result['device']}: {result['size']}, B={result['batch']}, T={result['seq']}")
+    ax.set(ylabel="ms a step", ylim=(0, 1.2 * max(high + predicted)))
+    ax.legend(fontsize=8)
+    return fig
 
 
 def device_name(device: torch.device) -> str:
@@ -42,27 +79,6 @@ def device_name(device: torch.device) -> str:
     found = re.search(r"^(?:model name|machdep.cpu.brand_string)\s*: (.+)", text, re.MULTILINE)
     cpu = found[1] if found else platform.processor() or platform.machine()
     return f"{cpu}, mps" if device.type == "mps" else f"{cpu}, threads: {torch.get_num_threads()}"
-
-
-def staircase(result: dict):
-    """The ladder as a staircase, measured and predicted: a matplotlib Figure."""
-    from matplotlib.figure import Figure
-
-    rungs, fig = result["rungs"], Figure(figsize=(7, 3.6), layout="tight")
-    ms, low, high, predicted = ([r[key] for r in rungs] for key in ("ms", "q1_ms", "q3_ms", "predicted_ms"))
-    ax, at, edges = fig.subplots(), range(len(rungs)), [i - 0.5 for i in range(len(rungs) + 1)]
-    ax.stairs(ms, edges, fill=True, color="C0", alpha=0.3)
-    spread = [m - a for m, a in zip(ms, low)], [b - m for m, b in zip(ms, high)]
-    ax.errorbar(at, ms, spread, fmt="o", color="C0", capsize=3, label="measured, median and middle half")
-    ax.stairs(predicted, edges, baseline=None, color="C1", ls="--", label="predicted")
-    for i, rung in enumerate(rungs):
-        mark = ("" if rung["agrees"] else "\nloss disagrees") + ("\n!" if rung.get("flags") else "")
-        ax.text(i, high[i], f"{ms[0] / ms[i]:.2f}×{mark}", ha="center", va="bottom", fontsize=9)
-    ax.set_xticks(at, [rung["name"] for rung in rungs], rotation=25, ha="right")
-    ax.set_title(f"{result['device']}: {result['size']}, B={result['batch']}, T={result['seq']}")
-    ax.set(ylabel="ms a step", ylim=(0, 1.2 * max(high + predicted)))
-    ax.legend(fontsize=8)
-    return fig
 
 
 MEASURED = "measured matrix product"  # where a peak is from, if not from a data sheet
@@ -87,7 +103,7 @@ def measure_machine(device: str) -> dict:
 
 def together(rungs: list[dict]) -> float:
     """How many times as fast all rungs are together: the product of their gains."""
-    return prod(rung["gain"]["ratio"] for rung in rungs[1:])
+    return gains_so_far(rungs)[-1]
 
 
 DEFAULTS = {"cuda": ("124M", 16, 1024), "mps": ("124M", 4, 256), "cpu": ("small", 1, 256)}
