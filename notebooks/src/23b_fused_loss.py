@@ -7,15 +7,16 @@ and each of the 50,257 entries of the vocabulary. A batch of 8 texts of 1,024 to
 float32 they take 1.6 GB. From them the loss makes one number for each token, 8,192 in all. On the way PyTorch
 writes another tensor of 1.6 GB, the log-probabilities, and in the backward pass a third, the gradient.
 
-In this chapter we first write the loss as a kernel that stores two numbers for each token. Then we go one step further and
-never have all logits at once. This second version is plain PyTorch, so it also helps on a CPU, and here we can measure it.
+In this chapter we first write the loss as a kernel that stores two numbers for each token. Then a second kernel writes the
+gradient where the logits were, for the fastest step on a GPU. At last we never have all logits at once. This version is plain
+PyTorch, so it also helps on a CPU, and here we can measure it.
 
 You need chapter 23 for the kernels, and chapter 12 for its online softmax.
 """
 
 # %%
 #| default_exp labs.kernels.fused_loss
-#| doc labs.kernels.fused_loss: Cross-entropy without log-probabilities as a Triton kernel, and in chunks of rows in plain PyTorch.
+#| doc labs.kernels.fused_loss: Cross-entropy without log-probabilities: as Triton kernels, and in chunks of rows in plain PyTorch.
 from functools import partial
 
 from course.figures import kernels as figures
@@ -40,6 +41,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._inductor.runtime.triton_compat import tl, triton
+
+from torch.library import custom_op
 
 from nanogpt.labs.kernels.kernels import launch, power_of_two, wide
 
@@ -273,9 +276,154 @@ logits (at least once) and writes as many log-probabilities. Its backward pass r
 which is a tensor of the same size, almost all of it zeros, and writes the gradient of the logits. With the writing of those
 zeros this makes six times the logits, against three.
 
+## The gradient in the logits' place
+
+Our fastest step on a GPU (chapter 14's last rung for 16 bits) leaves the loss to `torch.compile`. A profile of it on an H200, GPT-2 124M
+with 16 texts of 1,024 tokens, says where 32.6 ms go. Three operations belong to the loss: 1.46 ms forward, 1.11 ms backward, and 0.49 ms
+for zeros. llm.c, which is written in CUDA, has one kernel for all this. It computes the gradient together with the loss, and
+writes it over the logits: nobody needs them afterwards.
+
+What would that be worth? The logits have 16,384 · 50,304 numbers of two bytes, 1.65 GB. They are read once from memory and
+written once. A row has 100 KB. If each program has 1,024 threads, at most two run on each of the 132 multiprocessors, and their 264 rows
+have 27 MB. So when a program needs its row a second time, it is still in the L2 cache, which has 50 MB.
+
+*Predict.* How many milliseconds does this take, at an H200's 4.8 TB/s? And how many times is the step as fast, if nothing else changes?
+"""
+
+# %%
+guess("23b.3", "milliseconds for the loss and its gradient, written over the logits", guess=None)
+guess("23b.4", "times as fast: the step of 32.6 ms with this kernel", guess=None)
+
+# %% [markdown]
+r"""
+The kernel walks over its row twice: first `loss_kernel`'s loop, then a second one, which reads each block again and writes the
+gradient in its place. The loss of row i is not divided by the number of rows yet.
+"""
+
+
+# %%
+#| export
+@triton.jit
+def slope_kernel(logits_ptr, targets_ptr, loss_ptr, V, BLOCK: tl.constexpr):
+    """The cross-entropy of one row of V logits, and its gradient in their place; with a target of -100 both are 0."""
+    row = tl.program_id(0)
+    start, target = logits_ptr + row.to(tl.int64) * V, tl.load(targets_ptr + row)
+    right = wide(tl.load(start + target, mask=target >= 0, other=0.0))  # now: the second loop overwrites it
+    m, total = -float("inf"), 0.0
+    for first in range(0, V, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        z = wide(tl.load(start + cols, mask=cols < V, other=-float("inf")))
+        larger = tl.maximum(m, tl.max(z, axis=0))
+        total = total * tl.exp(m - larger) + tl.sum(tl.exp(z - larger), axis=0)
+        m = larger
+    lse = m + tl.log(total)
+    tl.store(loss_ptr + row, tl.where(target >= 0, lse - right, 0.0))
+    for first in range(0, V, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        p = tl.exp(wide(tl.load(start + cols, mask=cols < V, other=0.0)) - lse)
+        slope = p - tl.where(cols == target, 1.0, 0.0)
+        tl.store(start + cols, tl.where(target >= 0, slope, 0.0), mask=cols < V)
+
+
+# %% [markdown]
+r"""
+The target's logit is read at the beginning. The threads of a program do not wait for each other without a reason. If it were
+read after the first loop, one thread could already have written the gradient there while another still needs the logit. The maximum of a
+block needs all threads, so they do wait in the first loop.
+
+We look at what it loads and stores, and compare the gradient with PyTorch's.
+"""
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+N, V = 6, 50
+logits, targets = 2 * torch.randn(N, V, generator=g), torch.randint(V, (N,), generator=g)
+targets[2] = -100
+expected = torch.func.grad(lambda z: F.cross_entropy(z, targets, reduction="sum"))(logits)
+memory, inside = guarded(logits)
+loss = torch.empty(N)
+with watch() as seen:
+    launch(slope_kernel, (N,), inside, targets, loss, V, BLOCK=16)
+assert torch.allclose(loss, F.cross_entropy(logits, targets, reduction="none"), atol=1e-5)
+assert torch.allclose(inside, expected, atol=1e-6), "another gradient than PyTorch's"
+assert memory[:64].isnan().all() and memory[-64:].isnan().all() and not seen.shared
+print(f"bytes loaded: {seen.loaded:,}, stored: {seen.stored:,}; the logits have {logits.nbytes:,}")
+
+# %%
+logits_gb = 2 * 16_384 * 50_304 / 1e9
+fused = 2 * logits_gb / 4.8
+answer("23b.3", fused)
+answer("23b.4", 32.6 / (32.6 - (1.46 + 1.11 + 0.49) + fused))
+print(
+    f"{logits_gb:.2f} GB of logits; 3.06 ms become {fused:.2f} ms, 32.6 ms become {32.6 - 3.06 + fused:.1f} ms"
+)
+
+# %% [markdown]
+r"""
+So the kernel should save 2.4 of 32.6 ms, and make the step 1.08 times as fast. The data sheet's 4.8 TB/s are a limit. At nine tenths of them it takes 0.76 ms,
+which changes little. On the same H200 llm.c took 31.5 ms for a step, ours 33.7 (README). The rung below measures whether this prediction holds; no
+GPU has run it yet.
+
+The logits come from x and lm_head's weight. So the function for autograd begins there: it makes the logits, lets the kernel
+overwrite them, and keeps what is then in their memory for the backward pass. There the two products come, as always, and the
+gradient that arrives, a single number, multiplies their results, which are much smaller than the logits.
+This step is an *operator*, as in chapter 23c: for `torch.compile` it is one call, of which it knows the shapes.
+"""
+
+
+# %%
+#| export
+@custom_op("nanogpt::loss_in_place", mutates_args=())
+def loss_in_place(x: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of the cross-entropies of logits x @ weight.T, and its gradient (N, V). x (N, C), weight (V, C)."""
+    slopes = x @ weight.T
+    N, V = slopes.shape
+    loss = torch.empty(N, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+    launch(slope_kernel, (N,), slopes, targets, loss, V, BLOCK=min(8192, power_of_two(V)), num_warps=32)
+    return loss.sum(), slopes
+
+
+@loss_in_place.register_fake
+def shapes_in_place(x, weight, targets):
+    return x.new_empty((), dtype=torch.promote_types(x.dtype, torch.float32)), x @ weight.T
+
+
+class OnePassLoss(torch.autograd.Function):
+    """Mean cross-entropy of the logits x @ weight.T, whose gradient takes their place."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        loss, slopes = loss_in_place(x, weight, targets)
+        count = (targets != -100).sum()
+        ctx.save_for_backward(x, weight, slopes, count)
+        return loss / count
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight, slopes, count = ctx.saved_tensors
+        each = grad / count
+        return each * (slopes @ weight), each * (slopes.T @ x), None
+
+
+def one_pass_loss(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """next_token_loss(x @ weight.T, targets) by slope_kernel. x (B, T, C), weight (V, C), of one dtype."""
+    return OnePassLoss.apply(x.flatten(0, 1), weight, targets.flatten())
+
+
+# %% tags=["nbval-ignore-output"]
+# needs Triton
+x, weight = (torch.randn(*s, dtype=torch.float64, generator=g).requires_grad_() for s in ((1, 5, 3), (7, 3)))
+targets = torch.tensor([[6, 0, -100, 3, 2]])
+assert torch.autograd.gradcheck(partial(one_pass_loss, targets=targets), (x, weight)), "not the derivative"
+ours, theirs = one_pass_loss(x, weight, targets), next_token_loss(x @ weight.T, targets)
+compiled = torch.compile(one_pass_loss, backend="aot_eager", fullgraph=True)(x, weight, targets)
+print(f"gradcheck passed; loss {ours:.6f}, in a compiled graph {compiled:.6f}, PyTorch's {theirs:.6f}")
+
+# %% [markdown]
+r"""
 ## Never all logits at once
 
-The logits themselves are still there, and their gradient too. Can we do without them?
+The logits' memory is still there, even if it holds the gradient at last. Can we do without it?
 
 Every row of logits is computed from one row of x, by `lm_head`: logits = x · weightᵀ. It is needed for one loss and for
 one row of the gradient, and then never again. So we can take a *chunk* of rows, compute its logits, its losses and its
@@ -448,21 +596,22 @@ was shown: 0.78, in an interval that contains 1. Another machine has other cache
 ## In the model
 
 The chunked loss needs the features before `lm_head`, and `lm_head`'s weight. In chapter 05 both come together in `GPT.head`. So a function
-with the same arguments can take its place. It gives no logits, because there never are any.
+with the same arguments can take its place. It gives no logits, because nobody may have them. `loss` is one of the two functions
+that begin with x and the weight, `chunked_loss` or `one_pass_loss`.
 """
 
 
 # %%
 #| export
-#| blank chunked_head: without targets GPT.head; with them no logits, and the chunked loss of ln_f(x) with lm_head's weight
+#| blank fused_head: without targets GPT.head; with them no logits, and `loss` of ln_f(x), lm_head's weight and the targets
 from nanogpt.model import GPT
 
 
-def chunked_head(model: GPT, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
-    """GPT.head whose loss comes in chunks: (None, loss), or without targets (logits, None). x (B, T, C)."""
+def fused_head(model: GPT, x: Tensor, targets=None, loss=chunked_loss) -> tuple[Tensor | None, Tensor | None]:
+    """GPT.head whose loss makes the logits itself: (None, loss), or without targets (logits, None). x (B, T, C)."""
     if targets is None:
         return GPT.head(model, x)
-    return None, chunked_loss(model.transformer.ln_f(x), model.lm_head.weight, targets)
+    return None, loss(model.transformer.ln_f(x), model.lm_head.weight, targets)
 
 
 # %% [markdown]
@@ -477,7 +626,7 @@ model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=32, block_size=64, vocab_size=
 idx, targets = torch.randint(256, (2, 2, 64), generator=g)
 loss = model(idx, targets)[1]
 theirs = torch.autograd.grad(loss, list(model.parameters()))
-model.head = partial(chunked_head, model)
+model.head = partial(fused_head, model)
 chunked = model(idx, targets)[1]
 ours = torch.autograd.grad(chunked, list(model.parameters()))
 for a, b in zip(ours, theirs):
@@ -549,8 +698,9 @@ def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.dev
     optimizer = make_optimizer(model, 3e-4, precision, betas=(0.9, 0.95), weight_decay=0.1, **how)
     if "compile" in on:
         compile_in_place(model, device)
-    if "chunked loss" in on:
-        model.head = partial(chunked_head, model)
+    if {"fused loss", "chunked loss"} & on:
+        loss = one_pass_loss if "fused loss" in on else chunked_loss
+        model.head = partial(fused_head, model, loss=loss)
     scaler = LossScaler() if precision == "fp16" else None
     batches = zipf_batches(config.vocab_size, B, T)
 
@@ -636,7 +786,7 @@ from nanogpt.labs.roofline.sheets import Peak
 
 # %%
 #| export labs.ladder.rungs
-#| grows RUNGS
+#| grows RUNGS, BUILDS_ON
 RUNGS = {
     "float32": "attention step by step, every sum and product in float32",
     "kept memory": "the C library keeps what a step frees (Linux, on a CPU)",
@@ -648,8 +798,10 @@ RUNGS = {
     "nice numbers": "vocabulary padded to a multiple of 128 (chapter 13)",
     "fused AdamW": "the optimizer in one pass over memory",
     "bf16 weights": "weights and stream kept in bfloat16, float32 masters in the optimizer (chapter 10)",
+    "fused loss": "the gradient of the logits in their place, in one kernel; on a GPU (chapter 23b)",
     "chunked loss": "never all logits: less memory, at a price in time; in float32 only (chapter 23b)",
 }
+BUILDS_ON = {"bf16 weights": ("bf16", "compile"), "fused loss": ("bf16 weights",)}
 
 
 # %%
@@ -667,6 +819,8 @@ def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
         reasons.setdefault("fp16", f"the ladder tries float16 on CUDA only, not on {device.type}")
     elif "bf16" not in reasons:
         reasons.setdefault("fp16", "bf16 does the same and needs no scaler")
+    if device.type != "cuda":
+        reasons.setdefault("fused loss", f"its kernel is for CUDA, not for {device.type}")
     halves = [name for name in ("bf16", "fp16") if name not in reasons]
     if halves:
         reasons.setdefault("chunked loss", f"it is for steps in float32, and {halves[0]} is on")
@@ -689,7 +843,7 @@ def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline
         flops["attention"] *= flash_share(T)
     else:
         nbytes["attention"] += (SCORE_BYTES[way] - 19 * width) * config.n_layer * B * config.n_head * T * T
-    nbytes["cross-entropy"] = LOGIT_BYTES[way] * B * T * config.vocab_rows
+    nbytes["cross-entropy"] = (4 if "fused loss" in on else LOGIT_BYTES[way]) * B * T * config.vocab_rows
     if "chunked loss" in on:
         nbytes["cross-entropy"] = chunked_bytes(config, B * T)
     if "compile" in on:
@@ -711,7 +865,8 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     channel, score, logit = SAVED["masters" if "bf16 weights" in on else "autocast" if casts else "float32"]
     scores = 0 if config.flash else B * config.n_head * T * T
     kept = config.n_layer * (channel * N * config.n_embd + score * scores)
-    loss = (logit + 8) * N * config.vocab_rows  # log-probabilities, their gradients and those of logits
+    # the logits in 16 bits; or they, log-probabilities, the gradients of these and those of the logits
+    loss = (2 if "fused loss" in on else logit + 8) * N * config.vocab_rows
     if "chunked loss" in on:
         gradients = (config.vocab_rows + N) * config.n_embd  # of the weight and of x; backward copies both
         loss = 4 * (gradients + max(64 * config.vocab_rows, gradients))
@@ -747,7 +902,7 @@ def predict(
 def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int, reached=SHEET, start: float = 0.0):
     """{rung: {part: seconds}} from a GPU's data sheet, for the rungs that it can do. reached: Fractions of its rates."""
     rates = {"float32": sheet.float32, "float16": sheet.half}
-    cannot = ("kept memory", "TF32", "bf16", "bf16 weights", "chunked loss")
+    cannot = ("kept memory", "TF32", "bf16", "bf16 weights", "fused loss", "chunked loss")
     if sheet.tf32:
         rates |= {"tf32": sheet.tf32, "bfloat16": sheet.half}
         cannot = ("kept memory", "fp16", "chunked loss")
@@ -788,8 +943,9 @@ measured were 1.24 and 0.77. It takes the products of 64 rows to be as fast as t
 r"""
 ## Checkpoint
 
-The package has gained two losses: `CrossEntropy`, a kernel that keeps one number a row, and `chunked_loss`, which never has
-all logits. The kernel was checked in the interpreter, and `pytest -m gpu` compares it with PyTorch on a GPU.
+The package has gained three losses: `CrossEntropy`, whose kernels keep one number a row, `one_pass_loss`, whose gradient takes the
+logits' place, and `chunked_loss`, which never has all logits. The kernels were checked in the interpreter, and `pytest -m gpu` compares
+them with PyTorch on a GPU.
 The chunked loss was measured on your processor, and nowhere else.
 """
 

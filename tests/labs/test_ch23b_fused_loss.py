@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from nanogpt.labs.kernels.fused_loss import (
     CrossEntropy,
-    chunked_head,
     chunked_loss,
+    fused_head,
     loss_and_slope,
     loss_kernel,
+    one_pass_loss,
+    slope_kernel,
 )
 from nanogpt.labs.kernels.kernels import GUARD, guarded, interpret
 from nanogpt.labs.ladder.forecast import chunked_bytes, predict, predict_ladder, step_memory, work_seconds
@@ -107,15 +109,15 @@ def test_16_bit_gradients_of_the_weight_are_added_up_in_float32():
 # The head, and the rung
 
 SMALL = GPTConfig(block_size=16, vocab_size=128, n_layer=1, n_head=2, n_embd=16)
-WITHOUT_16_BITS = ["TF32", "bf16", "fp16", "compile", "bf16 weights"]
+WITHOUT_16_BITS = ["TF32", "bf16", "fp16", "compile", "bf16 weights", "fused loss"]
 
 
-def test_a_model_with_the_chunked_head_learns_the_same_and_answers_as_before():
+def test_a_model_with_the_fused_head_learns_the_same_and_answers_as_before():
     model, g = GPT(SMALL, torch.Generator().manual_seed(0)), torch.Generator().manual_seed(1)
     idx, targets = torch.randint(128, (2, 3, 16), generator=g)
     logits, loss = model(idx, targets)
     theirs = torch.autograd.grad(loss, list(model.parameters()))
-    model.head = partial(chunked_head, model)
+    model.head = partial(fused_head, model)
     none, chunked = model(idx, targets)
     ours = torch.autograd.grad(chunked, list(model.parameters()))
     assert none is None, "the logits are never there"
@@ -129,7 +131,7 @@ def test_the_rung_takes_the_steps_of_the_one_below():
     for name in ("fused AdamW", "chunked loss"):
         model, step = make_step(SMALL, rungs_up_to(name, WITHOUT_16_BITS), 8, 16, CPU)
         losses[name] = torch.stack([step() for _ in range(6)])
-        assert (model.head.__name__ == "head") if name != "chunked loss" else model.head.func is chunked_head
+        assert (model.head.__name__ == "head") if name != "chunked loss" else model.head.func is fused_head
     torch.testing.assert_close(*losses.values(), rtol=1e-4, atol=1e-4)
     assert losses["chunked loss"][0] - losses["chunked loss"][-1] > 0.005
 
@@ -172,6 +174,21 @@ def test_the_forecast_of_the_rung_is_of_its_bytes():
     assert pages(below, 1, 32) == pages(above, 1, 32), "logits below 32 MiB were no fresh pages"
     for gpu in ("T4", "A100-80GB"):
         assert "chunked loss" not in predict_ladder(peak_of(gpu), config, 16, 1024)
+
+
+def test_the_loss_in_one_pass_moves_the_logits_twice_and_is_a_rung_on_gpus_with_bfloat16():
+    ladder = predict_ladder(peak_of("H200"), GPTConfig(), 16, 1024)
+    below, above = list(ladder.values())[-2:]
+    assert list(ladder)[-1] == "fused loss" and "fused loss" not in predict_ladder(
+        peak_of("T4"), GPTConfig(), 16, 1024
+    )
+    assert above["cross-entropy"] == pytest.approx(2 * 2 * 16384 * 50304 / (1e9 * peak_of("H200").bandwidth))
+    assert {part for part in below if below[part] != above[part]} == {"cross-entropy"}
+    memory = [
+        step_memory(GPTConfig(), rungs_up_to(name, WITHOUT_16_BITS[2:3]), 16, 1024)
+        for name in list(ladder)[-2:]
+    ]
+    assert memory[0] - memory[1] == 10 * 16384 * 50304
 
 
 def test_the_memory_that_is_forecast_is_what_a_step_takes():
@@ -217,6 +234,61 @@ class TestKernel:
         torch.testing.assert_close(loss, F.cross_entropy(half.float(), targets))
         assert loss.dtype == torch.float32 and torch.autograd.grad(loss, half)[0].dtype == torch.float16
 
+    @pytest.mark.parametrize(("N", "V"), [(1, 1), (5, 13), (2, 1030)])
+    def test_in_one_pass_loss_and_gradients_are_the_models(self, triton_here, N, V):
+        targets, g = draw(N, V)[1], torch.Generator().manual_seed(0)
+        x, weight = (
+            torch.randn(*s, 4, generator=g, dtype=torch.float64).requires_grad_() for s in ((1, N), (V,))
+        )
+        with triton_here.watch() as seen:
+            ours = partial(one_pass_loss, targets=targets[None])
+            same(ours, lambda x, w: next_token_loss(x @ w.T, targets[None]), [x, weight], 1e-9)
+        logits, counted = 8 * N * V, int((targets >= 0).sum())
+        assert (seen.loaded, seen.stored) == (
+            2 * logits + 8 * (N + counted),
+            logits + 8 * N,
+        ) and not seen.shared
+
+    @pytest.mark.parametrize(
+        ("right", "wrong"),
+        [
+            ("other=0.0)) - lse", "other=0.0)) - m"),
+            ("cols == target, 1.0", "cols == target, 0.0"),
+            ("tl.where(target >= 0, slope, 0.0)", "slope"),
+            ("0.0), mask=cols < V)", "0.0))"),
+        ],
+    )
+    def test_a_wrong_slope_is_found(self, triton_here, right, wrong):
+        def error(kernel):
+            logits, targets = (z.detach() for z in draw(5, 17, torch.float32))
+            expected = torch.func.grad(lambda z: F.cross_entropy(z, targets, reduction="sum"))(logits)
+            memory, inside = guarded(logits, fill=-7.0)
+            interpret(kernel, (5,), inside, targets, torch.empty(5), 17, BLOCK=8)
+            return (inside - expected).abs().max() > 1e-5 or (memory != -7.0).sum() != logits.numel()
+
+        assert not error(slope_kernel) and error(triton_here.altered(slope_kernel, right, wrong))
+
+    @pytest.mark.parametrize("capability", [80, 90])
+    def test_two_programs_of_a_thousand_threads_have_room_so_that_their_rows_stay_in_the_cache(
+        self, capability
+    ):
+        from nanogpt.labs.kernels.targets import LIMITS, compile_for, needs, resident
+
+        types = {"logits_ptr": "*bf16", "targets_ptr": "*i64", "loss_ptr": "*fp32", "V": "i32"}
+        needed = needs(compile_for(capability, slope_kernel, types, {"BLOCK": 8192}, warps=32), warps=32)
+        assert resident(needed, LIMITS[capability]) == 2 and not needed.spilled
+
+    def test_a_compiled_model_with_the_loss_in_one_pass_learns_the_same(self):
+        model, g = GPT(SMALL, torch.Generator().manual_seed(0)), torch.Generator().manual_seed(1)
+        idx, targets = torch.randint(128, (2, 3, 16), generator=g)
+        theirs = torch.autograd.grad(model(idx, targets)[1], list(model.parameters()))
+        model.head = partial(fused_head, model, loss=one_pass_loss)
+        model.compile(backend="aot_eager", fullgraph=True)
+        none, loss = model(idx, targets)
+        assert none is None
+        for a, b in zip(torch.autograd.grad(loss, list(model.parameters())), theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
     @pytest.mark.parametrize(
         ("right", "wrong"),
         [
@@ -258,9 +330,10 @@ def test_on_a_gpu_both_are_pytorchs(N, V):
     logits, targets = draw(N, V, torch.float32, "cuda")
     same(lambda z: CrossEntropy.apply(z, targets), lambda z: F.cross_entropy(z, targets), [logits], 1e-4)
     x, weight = (torch.randn(*s, 64, device="cuda").requires_grad_() for s in ((1, N), (V,)))
-    same(
-        lambda x, w: chunked_loss(x, w, targets[None], 16),
-        lambda x, w: next_token_loss(x @ w.T, targets[None]),
-        [x, weight],
-        1e-3 / math.sqrt(N),
-    )
+    for ours in (partial(chunked_loss, rows=16), one_pass_loss):
+        same(
+            lambda x, w, ours=ours: ours(x, w, targets[None]),
+            lambda x, w: next_token_loss(x @ w.T, targets[None]),
+            [x, weight],
+            1e-3 / math.sqrt(N),
+        )

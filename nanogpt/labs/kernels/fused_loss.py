@@ -1,4 +1,4 @@
-"""Cross-entropy without log-probabilities as a Triton kernel, and in chunks of rows in plain PyTorch.
+"""Cross-entropy without log-probabilities: as Triton kernels, and in chunks of rows in plain PyTorch.
 
 Exported from notebooks/23b_fused_loss.ipynb.
 """
@@ -6,6 +6,7 @@ Exported from notebooks/23b_fused_loss.ipynb.
 import torch
 from torch import Tensor
 from torch._inductor.runtime.triton_compat import tl, triton
+from torch.library import custom_op
 
 from nanogpt.labs.kernels.kernels import launch, power_of_two, wide
 from nanogpt.model import GPT
@@ -62,6 +63,65 @@ class CrossEntropy(torch.autograd.Function):
         return d, None
 
 
+@triton.jit
+def slope_kernel(logits_ptr, targets_ptr, loss_ptr, V, BLOCK: tl.constexpr):
+    """The cross-entropy of one row of V logits, and its gradient in their place; with a target of -100 both are 0."""
+    row = tl.program_id(0)
+    start, target = logits_ptr + row.to(tl.int64) * V, tl.load(targets_ptr + row)
+    right = wide(tl.load(start + target, mask=target >= 0, other=0.0))  # now: the second loop overwrites it
+    m, total = -float("inf"), 0.0
+    for first in range(0, V, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        z = wide(tl.load(start + cols, mask=cols < V, other=-float("inf")))
+        larger = tl.maximum(m, tl.max(z, axis=0))
+        total = total * tl.exp(m - larger) + tl.sum(tl.exp(z - larger), axis=0)
+        m = larger
+    lse = m + tl.log(total)
+    tl.store(loss_ptr + row, tl.where(target >= 0, lse - right, 0.0))
+    for first in range(0, V, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        p = tl.exp(wide(tl.load(start + cols, mask=cols < V, other=0.0)) - lse)
+        slope = p - tl.where(cols == target, 1.0, 0.0)
+        tl.store(start + cols, tl.where(target >= 0, slope, 0.0), mask=cols < V)
+
+
+@custom_op("nanogpt::loss_in_place", mutates_args=())
+def loss_in_place(x: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of the cross-entropies of logits x @ weight.T, and its gradient (N, V). x (N, C), weight (V, C)."""
+    slopes = x @ weight.T
+    N, V = slopes.shape
+    loss = torch.empty(N, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+    launch(slope_kernel, (N,), slopes, targets, loss, V, BLOCK=min(8192, power_of_two(V)), num_warps=32)
+    return loss.sum(), slopes
+
+
+@loss_in_place.register_fake
+def shapes_in_place(x, weight, targets):
+    return x.new_empty((), dtype=torch.promote_types(x.dtype, torch.float32)), x @ weight.T
+
+
+class OnePassLoss(torch.autograd.Function):
+    """Mean cross-entropy of the logits x @ weight.T, whose gradient takes their place."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        loss, slopes = loss_in_place(x, weight, targets)
+        count = (targets != -100).sum()
+        ctx.save_for_backward(x, weight, slopes, count)
+        return loss / count
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight, slopes, count = ctx.saved_tensors
+        each = grad / count
+        return each * (slopes @ weight), each * (slopes.T @ x), None
+
+
+def one_pass_loss(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """next_token_loss(x @ weight.T, targets) by slope_kernel. x (B, T, C), weight (V, C), of one dtype."""
+    return OnePassLoss.apply(x.flatten(0, 1), weight, targets.flatten())
+
+
 def loss_and_slope(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The sum of the rows' cross-entropies and its gradient, which is written over the logits (N, V).
 
@@ -112,8 +172,8 @@ def chunked_loss(x: Tensor, weight: Tensor, targets: Tensor, rows: int = 64) -> 
         return ChunkedLoss.apply(x.flatten(0, 1), weight, targets.flatten(), rows)
 
 
-def chunked_head(model: GPT, x: Tensor, targets: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
-    """GPT.head whose loss comes in chunks: (None, loss), or without targets (logits, None). x (B, T, C)."""
+def fused_head(model: GPT, x: Tensor, targets=None, loss=chunked_loss) -> tuple[Tensor | None, Tensor | None]:
+    """GPT.head whose loss makes the logits itself: (None, loss), or without targets (logits, None). x (B, T, C)."""
     if targets is None:
         return GPT.head(model, x)
-    return None, chunked_loss(model.transformer.ln_f(x), model.lm_head.weight, targets)
+    return None, loss(model.transformer.ln_f(x), model.lm_head.weight, targets)

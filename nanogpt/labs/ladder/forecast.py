@@ -56,7 +56,7 @@ def work_seconds(config: GPTConfig, on: set[str], B: int, T: int, roof: Roofline
         flops["attention"] *= flash_share(T)
     else:
         nbytes["attention"] += (SCORE_BYTES[way] - 19 * width) * config.n_layer * B * config.n_head * T * T
-    nbytes["cross-entropy"] = LOGIT_BYTES[way] * B * T * config.vocab_rows
+    nbytes["cross-entropy"] = (4 if "fused loss" in on else LOGIT_BYTES[way]) * B * T * config.vocab_rows
     if "chunked loss" in on:
         nbytes["cross-entropy"] = chunked_bytes(config, B * T)
     if "compile" in on:
@@ -124,7 +124,7 @@ SHEET = Fractions(1.0, 1.0)  # of the data sheet's rates: its limits
 def predict_ladder(sheet: Peak, config: GPTConfig, B: int, T: int, reached=SHEET, start: float = 0.0):
     """{rung: {part: seconds}} from a GPU's data sheet, for the rungs that it can do. reached: Fractions of its rates."""
     rates = {"float32": sheet.float32, "float16": sheet.half}
-    cannot = ("kept memory", "TF32", "bf16", "bf16 weights", "chunked loss")
+    cannot = ("kept memory", "TF32", "bf16", "bf16 weights", "fused loss", "chunked loss")
     if sheet.tf32:
         rates |= {"tf32": sheet.tf32, "bfloat16": sheet.half}
         cannot = ("kept memory", "fp16", "chunked loss")
@@ -147,7 +147,8 @@ def step_memory(config: GPTConfig, on: set[str], B: int, T: int) -> int:
     channel, score, logit = SAVED["masters" if "bf16 weights" in on else "autocast" if casts else "float32"]
     scores = 0 if config.flash else B * config.n_head * T * T
     kept = config.n_layer * (channel * N * config.n_embd + score * scores)
-    loss = (logit + 8) * N * config.vocab_rows  # log-probabilities, their gradients and those of logits
+    # the logits in 16 bits; or they, log-probabilities, the gradients of these and those of the logits
+    loss = (2 if "fused loss" in on else logit + 8) * N * config.vocab_rows
     if "chunked loss" in on:
         gradients = (config.vocab_rows + N) * config.n_embd  # of the weight and of x; backward copies both
         loss = 4 * (gradients + max(64 * config.vocab_rows, gradients))

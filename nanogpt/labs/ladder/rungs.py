@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nanogpt.data import to_device
 from nanogpt.device import seed_everything
-from nanogpt.labs.kernels.fused_loss import chunked_head
+from nanogpt.labs.kernels.fused_loss import chunked_loss, fused_head, one_pass_loss
 from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import make_optimizer
@@ -52,6 +52,7 @@ RUNGS = {
     "nice numbers": "vocabulary padded to a multiple of 128 (chapter 13)",
     "fused AdamW": "the optimizer in one pass over memory",
     "bf16 weights": "weights and stream kept in bfloat16, float32 masters in the optimizer (chapter 10)",
+    "fused loss": "the gradient of the logits in their place, in one kernel; on a GPU (chapter 23b)",
     "chunked loss": "never all logits: less memory, at a price in time; in float32 only (chapter 23b)",
 }
 
@@ -71,7 +72,7 @@ def keep_memory() -> None:
     libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: the heap never shrinks
 
 
-BUILDS_ON = {"bf16 weights": ("bf16", "compile")}  # without one of them it is another rung
+BUILDS_ON = {"bf16 weights": ("bf16", "compile"), "fused loss": ("bf16 weights",)}
 
 
 def why_not_kept(device: torch.device) -> str | None:
@@ -121,6 +122,8 @@ def obstacles(device: torch.device, roof: Roofline, skip=()) -> dict[str, str]:
         reasons.setdefault("fp16", f"the ladder tries float16 on CUDA only, not on {device.type}")
     elif "bf16" not in reasons:
         reasons.setdefault("fp16", "bf16 does the same and needs no scaler")
+    if device.type != "cuda":
+        reasons.setdefault("fused loss", f"its kernel is for CUDA, not for {device.type}")
     halves = [name for name in ("bf16", "fp16") if name not in reasons]
     if halves:
         reasons.setdefault("chunked loss", f"it is for steps in float32, and {halves[0]} is on")
@@ -164,8 +167,9 @@ def make_step(config: GPTConfig, on: set[str], B: int, T: int, device: torch.dev
     optimizer = make_optimizer(model, 3e-4, precision, betas=(0.9, 0.95), weight_decay=0.1, **how)
     if "compile" in on:
         compile_in_place(model, device)
-    if "chunked loss" in on:
-        model.head = partial(chunked_head, model)
+    if {"fused loss", "chunked loss"} & on:
+        loss = one_pass_loss if "fused loss" in on else chunked_loss
+        model.head = partial(fused_head, model, loss=loss)
     scaler = LossScaler() if precision == "fp16" else None
     batches = zipf_batches(config.vocab_size, B, T)
 
