@@ -7,12 +7,14 @@ import pickle
 import random
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from course.paths import SOURCES
 from nanogpt import tokenizer as module
 from nanogpt.tokenizer import (
     EOT,
@@ -449,6 +451,20 @@ def test_gpt2_without_a_network_or_behind_a_hotels_is_one_sentence(monkeypatch, 
     with pytest.raises(OSError, match=says) as info:
         BPETokenizer.gpt2()
     assert len(str(info.value).splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("stories, size", [(5000, 1024), (5000, 600), (4000, 1024)])
+def test_the_notebook_saves_an_edited_vocabulary_aside(trained, tmp_path, monkeypatch, stories, size):
+    """Later chapters read tokenizer.json; a vocabulary of 600 there would change the meaning of every id."""
+    cells = (SOURCES / "01_tokenizer.py").read_text(encoding="utf-8").split("# %%")
+    (cell,) = [cell for cell in cells if "tokenizer-experiment.json" in cell and ".save(path)" in cell]
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setattr(BPETokenizer, "train", lambda *_: trained)
+    names = {"Path": Path, "BPETokenizer": BPETokenizer, "documents": []}
+    exec(cell, names | {"STORIES": stories, "VOCAB": size})
+    name = "tokenizer.json" if (stories, size) == (5000, 1024) else "tokenizer-experiment.json"
+    assert [file.name for file in (tmp_path / "data" / "built").iterdir()] == [name]
 
 
 def test_the_module_stands_alone():

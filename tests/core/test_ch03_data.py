@@ -96,6 +96,11 @@ def test_a_shard_of_another_length_than_its_manifest_says_is_found(tmp_path, tok
     assert open_shards(tmp_path, "val")
 
 
+def test_documents_begin_at_eot_and_at_0_where_the_rest_of_another_may_be():
+    for tokens, starts in (([9, 1, 2, 9, 9, 3], [0, 3, 4]), ([1, 2, 9, 3], [0, 2]), ([1, 2], [0])):
+        assert document_starts(np.array(tokens), 9).tolist() == starts
+
+
 @given(st.binary(min_size=32, max_size=32), st.floats(0, 0.5), st.floats(0, 0.4))
 def test_split_depends_on_the_document_alone_and_grows_with_its_fraction(digest, val, more):
     assert split_of(digest, 0, 0) == "train"

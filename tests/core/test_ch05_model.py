@@ -101,6 +101,7 @@ def test_the_flop_formula_equals_pytorchs_count_exactly(config, B, data):
     forward, both = count_flops(config, B, T)
     assert forward == B * T * sum(flops_by_part(config, T).values())
     assert both == B * T * flops_per_token(config, T)
+    assert flops_per_token(config) == flops_per_token(config, config.block_size)
 
 
 def test_names_are_gpt2s():

@@ -16,6 +16,7 @@ from nanogpt.labs.roofline.clock import (
     gain_of,
     matmul_flops,
     measure,
+    measure_roofline,
     timings,
 )
 from nanogpt.labs.roofline.sheets import PEAKS, peak_of
@@ -54,6 +55,12 @@ def test_measure_waits_for_the_queue_and_leaves_the_warm_up_out(device):
     assert timing.times == (1.0, 2.0, 3.0, 4.0, 5.0)
     assert (timing.q1, timing.median, timing.q3) == (2.0, 3.0, 4.0)
     assert device.calls == 7
+
+
+def test_unless_told_otherwise_twenty_calls_count_and_three_do_not_and_one_shows_no_spread(device):
+    assert len(measure(queue_seconds(device, [1.0] * 23), CPU).times) == 20 and device.calls == 23
+    with pytest.raises(ValueError, match="repeats=1"):
+        measure(lambda: None, CPU, repeats=1)
 
 
 def test_work_queued_before_is_not_charged(device):
@@ -173,6 +180,22 @@ def test_measuring_draws_no_global_random_number_and_leaves_the_tf32_switch_alon
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+def test_tf32_is_on_for_tf32_alone_and_a_roofline_holds_each_format_and_the_copy(monkeypatch):
+    seen = []
+
+    def fake(call, device, repeats):
+        seen.append((torch.get_float32_matmul_precision(), call().dtype))
+        return instruments.Timing(2.0, 2.0, 2.0, (2.0,))
+
+    monkeypatch.setattr(instruments, "measure", fake)
+    for name in ("tf32", "float32"):
+        matmul_flops(CPU, name, 8)
+    assert seen == [("high", torch.float32), ("highest", torch.float32)]
+    machine = measure_roofline(CPU, 8, 3)
+    assert [dtype for _, dtype in seen[2:4]] == [torch.float32, torch.bfloat16]
+    assert machine == Roofline("cpu", dict.fromkeys(("float32", "bfloat16"), 8.0**3), 3.0 * 2**20)
+
+
 @pytest.mark.parametrize(
     "capability, hip, formats",
     [
@@ -204,13 +227,25 @@ def test_the_roofline_is_the_lower_of_two_limits():
 @pytest.mark.parametrize(
     "name, half, bandwidth",
     [
+        ("NVIDIA B200", 2250, 8000),
+        ("NVIDIA H200", 989.4, 4800),
         ("NVIDIA H100 80GB HBM3", 989.4, 3350),
         ("NVIDIA H100 PCIe", 756, 2000),
         ("NVIDIA A100-SXM4-80GB", 312, 2039),
         ("NVIDIA A100-PCIE-40GB", 312, 1555),
         ("NVIDIA A10", 125, 600),
+        ("NVIDIA L40S", 362, 864),
+        ("NVIDIA L4", 121, 300),
+        ("NVIDIA RTX A6000", 154.8, 768),
+        ("NVIDIA A800-SXM4-80GB", 312, 2039),
+        ("NVIDIA A800 80GB PCIe", 312, 1935),
+        ("NVIDIA H800", 989.4, 3350),
         ("NVIDIA GeForce RTX 4070 SUPER", 71, 504),
+        ("NVIDIA GeForce RTX 5090", 209.5, 1792),
+        ("NVIDIA GeForce RTX 4090", 165.2, 1008),
         ("Tesla V100S-PCIE-32GB", 130, 1134),
+        ("Tesla V100-PCIE-32GB", 112, 900),
+        ("Tesla V100-SXM2-16GB", 125, 900),
         ("Tesla T4", 65, 320),
         ("A100-80GB", 312, 2039),  # the table's own name
     ],

@@ -19,7 +19,7 @@ from nanogpt.labs.roofline.memory import (
     memory_by_category,
     saved_bytes,
 )
-from nanogpt.labs.roofline.work import PRODUCTS, measure_fractions, predict_step, step_work
+from nanogpt.labs.roofline.work import PRODUCTS, Fractions, measure_fractions, predict_step, step_work
 from nanogpt.model import GPT, GPTConfig, num_params, step_flops
 
 CPU = torch.device("cpu")
@@ -245,6 +245,12 @@ def test_a_storage_saved_twice_counts_once():
     assert saved_bytes(lambda: y * x, exclude=[x]) == 400
     assert saved_bytes(lambda: y + x) == 0, "a sum saves nothing"
 
+    def forgetful():
+        for _ in range(5):
+            (x * torch.randn(100)).sum()  # freed: the next one may lie at its address
+
+    assert saved_bytes(forgetful, exclude=[x]) == 5 * 400
+
 
 def test_the_roofline_s_two_limits():
     config = GPTConfig()
@@ -283,6 +289,7 @@ def test_kernels_that_reach_a_share_of_both_limits_have_these_fractions(monkeypa
 
     monkeypatch.setattr(work, "measure", fake)
     assert measure_fractions(config, 2, 5, machine, CPU) == pytest.approx((0.75, 0.5))
+    assert Fractions(0.75, 0.5).of(machine) == Roofline("cpu", {"float32": 48.0}, 4.0)
 
 
 def test_a_part_weighs_as_much_as_it_has_to_do(monkeypatch):
@@ -316,6 +323,18 @@ def test_the_kernels_do_what_they_say_and_draw_no_global_random_number():
             "optimizer",
         ):  # it also writes two numbers a row; one in place is a view here
             assert moved.total == amount, part
+
+
+def test_the_kernels_of_a_step_in_tf32_read_it_and_the_switch_is_left_alone(monkeypatch):
+    seen = set()
+
+    def fake(call, device, repeats):
+        seen.add(torch.get_float32_matmul_precision())
+        return Timing(1.0, 1.0, 1.0, (1.0,))
+
+    monkeypatch.setattr(work, "measure", fake)
+    measure_fractions(TOY, 1, 4, Roofline("cpu", {"tf32": 1.0}, 1.0), CPU, "tf32")
+    assert seen == {"high"} and torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.parametrize("fresh, old, cost", [(5.0, 1.0, 4.0), (1.0, 1.5, 0.0)])

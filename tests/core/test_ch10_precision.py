@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from course.figures.precision import in_memory
 from nanogpt.labs.drills.formats import FORMATS, Format, emulation, round_to, spacing, to_tf32
 from nanogpt.labs.roofline import clock
 from nanogpt.labs.roofline.clock import best_precision, speedup
@@ -74,6 +75,8 @@ def test_tf32_trick_is_the_definition():
         torch.float32
     )
     assert nans.isnan().all() and to_tf32(nans).isnan().all()
+    with pytest.raises(TypeError):  # whose bits lie otherwise
+        to_tf32(x.double())
 
 
 @pytest.mark.parametrize("name", ["tf32", "bfloat16"])
@@ -82,6 +85,17 @@ def test_rounding_errs_by_the_constant_of_the_chapter(name):
     x = torch.randn(200_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     error = ((round_to(x, FORMATS[name]).double() - x) / x).square().mean().sqrt().item()
     assert error / (FORMATS[name].eps / 2) == pytest.approx(math.sqrt(1 / (8 * math.log(2))), rel=0.01)
+
+
+@pytest.mark.parametrize("value", [0.1, -1.0, 65504.0, 65520.0, 3e-8, -0.0, math.inf])
+def test_the_picture_shows_the_bits_of_the_number_that_is_stored(value):
+    for name, (bits, stored) in in_memory(value).items():
+        form = FORMATS[name]
+        assert stored == round_to(torch.tensor(value), form).item()
+        exponent, mantissa = int(bits[1 : 1 + form.exponent], 2), int(bits[1 + form.exponent :], 2)
+        size = (mantissa * form.eps + (exponent > 0)) * 2.0 ** (max(exponent, 1) - form.bias)
+        assert len(bits) == 1 + form.exponent + form.mantissa
+        assert math.isinf(stored) or (-1) ** int(bits[0]) * size == stored
 
 
 def test_a_format_of_ones_own():

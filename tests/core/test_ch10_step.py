@@ -1,5 +1,7 @@
 """Chapter 10's step and its held-out loss, in any precision."""
 
+import math
+
 import pytest
 import torch
 from small_model import EOT, documents, new_model, one_batch
@@ -12,9 +14,12 @@ from nanogpt.training import train_step
 def test_the_word_for_precision_reaches_the_products(precision, dtype):
     model, seen = new_model(), []
     model.transformer.h[0].mlp.c_fc.register_forward_hook(lambda module, x, y: seen.append(y.dtype))
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer, gradients = torch.optim.SGD(model.parameters(), lr=0.0), []
     for _ in range(2):
-        train_step(model, optimizer, [one_batch()], precision)
+        loss = train_step(model, optimizer, [one_batch()], precision)
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert torch.equal(*gradients), "a step adds to the gradient of the step before"
+    assert loss.shape == () and not loss.requires_grad
     evaluate(model, [documents([5])], EOT, precision=precision)
     assert set(seen) == {dtype} and len(seen) == 3
     assert all(p.dtype == p.grad.dtype == torch.float32 for p in model.parameters())
@@ -59,3 +64,13 @@ def test_an_error_within_leaves_the_setting_as_found(setting):
     with pytest.raises(ValueError, match="NVIDIA"):
         train_step(model, optimizer, [one_batch()], "tf32")
     assert setting() == "high"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_leaves_the_weights_untouched_even_if_the_loss_is(bad):
+    model = new_model()
+    model.transformer.h[0].mlp.c_fc.weight.register_hook(lambda grad: grad * bad)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(FloatingPointError):
+        train_step(model, torch.optim.AdamW(model.parameters(), lr=1e-3), [one_batch()])
+    assert all(map(torch.equal, model.parameters(), before))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wording import in_our_words
 
@@ -53,9 +53,10 @@ def steps_with_ours(goods, scale, interval):
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.sampled_from([1.0, 1.0, 1.0, math.inf, -math.inf, math.nan]), max_size=40),
-    st.integers(40, 125),  # the largest grows until float32 would overflow
+    st.integers(40, 125),
     st.integers(1, 5),
 )
+@example([1.0] * 6, 125, 1)  # grows until float32 would overflow
 def test_the_scaler_decides_as_pytorchs_does(goods, exponent, interval):
     case = goods, 2.0**exponent, interval
     assert list(steps_with_ours(*case)) == list(steps_with_grad_scaler(*case))
@@ -74,6 +75,14 @@ def test_parameters_without_gradient_do_not_matter():
     used, unused = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
     used.grad = torch.tensor([2.0**16])
     assert LossScaler().unscale(p for p in (used, unused)) and used.grad.item() == 1 and unused.grad is None
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_one_bad_number_in_any_parameter_spoils_the_step(bad):
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    for i, p in enumerate(parameters):
+        p.grad = torch.tensor([1.0, math.nan if i == bad else 1.0])
+    assert not LossScaler().unscale(parameters)
 
 
 def test_scaling_by_a_power_of_two_changes_no_float32_gradient():

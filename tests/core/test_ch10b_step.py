@@ -21,10 +21,11 @@ def test_a_scaler_changes_no_update_and_skips_one_that_overflowed():
 
 
 def test_a_run_in_fp16_learns_a_batch_and_its_weights_stay_float32():
-    model, scaler = new_model(), LossScaler()
+    model, scaler, seen = new_model(), LossScaler(), set()
+    model.transformer.h[0].mlp.c_fc.register_forward_hook(lambda module, x, y: seen.add(y.dtype))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = [train_step(model, optimizer, [one_batch()], "fp16", scaler=scaler).item() for _ in range(6)]
     assert losses[-1] < losses[0] - 0.3
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert seen == {torch.float16} and {p.dtype for p in model.parameters()} == {torch.float32}
     with pytest.raises(ValueError, match="scaler"):
         train_step(model, optimizer, [one_batch()], "fp16")

@@ -123,13 +123,17 @@ def test_without_a_gradient_a_matrix_shrinks_and_a_gain_does_not(precision):
     assert torch.equal(gain, torch.ones_like(gain))
 
 
-def test_the_optimizer_is_fused_and_gives_the_numbers_of_the_plain_one():
+@pytest.mark.parametrize("asked", [{}, {"betas": (0.8, 0.9), "weight_decay": 0.2}])
+def test_the_optimizer_is_fused_and_gives_the_numbers_of_the_plain_one(asked):
     ours, plain = new_model(), new_model()
-    groups = decay_groups(plain, 0.01)
+    how = {"betas": (0.9, 0.98), "weight_decay": 0.01} | asked
+    groups = decay_groups(plain, how["weight_decay"])
     optimizers = (
-        make_optimizer(ours, 1e-2),
-        torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.98), foreach=False),
+        make_optimizer(ours, 1e-2, **asked),
+        torch.optim.AdamW(groups, lr=1e-2, betas=how["betas"], foreach=False),
     )
+    masters = make_optimizer(new_model(), 1e-2, "bf16-masters", **asked)
+    assert all(group["betas"] == how["betas"] for group in masters.param_groups)
     assert all(group["fused"] for group in optimizers[0].param_groups)
     for step in range(5):  # each with another gradient: of equal ones every average is the same
         for p, q in zip(ours.parameters(), plain.parameters()):

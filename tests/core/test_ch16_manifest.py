@@ -58,10 +58,12 @@ def drop(manifest, *keys):
     [
         (lambda m: m.update(eot=7), "its own hash"),
         (lambda m: m.update(eot=400), "eot or vocab_size"),
+        (lambda m: m.update(eot=-1), "eot or vocab_size"),
         (lambda m: m.update(vocab_size=100_000), "eot or vocab_size"),
         (lambda m: m.update(fingerprint=None), "source or fingerprint"),
         (lambda m: m["splits"].update(valid=m["splits"].pop("val")), "a split's name"),
         (lambda m: m["splits"]["train"]["shards"][0].update(file="../elsewhere.bin"), "a file's name"),
+        (lambda m: m["splits"]["train"]["shards"][0].update(file="/etc/passwd"), "a file's name"),
         (
             lambda m: m["splits"]["train"]["shards"].append(m["splits"]["train"]["shards"][0]),
             "a file listed twice",
@@ -72,6 +74,7 @@ def drop(manifest, *keys):
         (lambda m: drop(m, "splits", "val", "shards", 0, "sha256"), "no 'sha256'"),
         (lambda m: m["splits"]["val"]["shards"][0].update(sha256=""), "a file's hash"),
         (lambda m: m.update(splits=[]), "not in a manifest's form"),
+        (lambda m: m["splits"].update(val=None), "not in a manifest's form"),
     ],
 )
 def test_a_wrong_manifest_is_one_sentence_even_when_it_is_sealed_again(tmp_path, tokenizer, harm, fault):

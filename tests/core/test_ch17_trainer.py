@@ -105,4 +105,5 @@ def test_lines_are_text_and_come_back(whole):
 def test_due_and_span():
     assert [step for step in range(1, 11) if due(4, step, last=step == 10)] == [4, 8, 10]
     assert not any(map(partial(due, 0), range(1, 11))) and not due(0, 5, last=True), "0 is never"
-    assert [span(s) for s in (1, 89, 90, 5400)] == ["1.0 s", "89.0 s", "1.5 min", "1.5 h"]
+    told = ["1.0 s", "89.0 s", "1.5 min", "1.5 h", "1.5 days"]
+    assert [span(s) for s in (1, 89, 90, 5400, 129_600)] == told

@@ -70,6 +70,7 @@ MISTAKES = {  # and what is named
     "data: {tokenizer: [1]}": "data.tokenizer=[1]",
     "init_from: 3": "init_from=3",
     "optim: {betas: 0.9}": "optim.betas=0.9",
+    "optim: {betas: [0.9]}": "optim.betas=[0.9]",
     "optim: {betas: [0.9, 0.9, 0.9]}": "optim.betas=[0.9, 0.9, 0.9]",
     "train: 3": "train is a section",
     # impossible values
@@ -83,11 +84,14 @@ MISTAKES = {  # and what is named
     "data: {dir: ''}": 'data.dir=""',
     "eval: {tokens: 1}": "eval.tokens=1",
     "train: {max_steps: 0}": "train.max_steps=0",
+    "train: {bad_steps: -1}": "train.bad_steps=-1",
+    "run: {seed: -1}": "run.seed=-1",
     "run: {seed: 9223372036854775808}": "run.seed=9223372036854775808",
     "train: {dtype: bf61}": "train.dtype='bf61'",
     "model: {dropout: 1.0}": "model.dropout=1.0",
     "model: {n_head: 5}": "n_head=5",
-    "train: {batch_tokens: 500000}": "507904",  # the next smaller multiple
+    "train: {batch_tokens: 500000}": "507904",  # the nearest multiple
+    "train: {batch_tokens: 10}": "16384",
     # what is no YAML, or another kind of it
     "model: {n_layer: 3": "line 1",
     "train:\n  max_steps: 3\n lr: 1": "line 3",
@@ -112,6 +116,8 @@ def test_a_mistake_in_the_file_is_one_line(told, text):
         ("optim.lrr=3", "optim.lr?"),
         ("train.max_steps", "train.max_steps"),
         ("train.max_steps=x", 'train.max_steps="x"'),
+        ("train.max_steps=", "train.max_steps=null"),
+        ("train=3", "train is a section"),
         ("optim.betas=[0.9", "optim.betas"),
         ("run.dir=", 'run.dir=""'),
         ("model.n_head=5", "n_head=5"),

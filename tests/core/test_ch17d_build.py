@@ -13,6 +13,7 @@ from small_run import COMPUTING, WRITING, lines, run_in_child, weights, write_te
 from nanogpt import build, checkpoint
 from nanogpt.config import Data, Model
 from nanogpt.labs.formats.hf import to_hf
+from nanogpt.labs.plan import dryrun
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.trainer import build_run, learning_rate, one_step, resume
 from nanogpt.weights import load_model
@@ -136,6 +137,8 @@ def test_init_from_begins_with_those_weights(config, tmp_path):
     assert run.model.config.dropout == 0.0, "dropout is this run's to choose"
     newest = build_run(replace(config(), init_from=str(first.folder)))
     assert all(map(torch.equal, newest.model.parameters(), other.parameters()))
+    plain = replace(config(), model=Model(block_size=16), init_from=str(first.folder))
+    assert dryrun.shape_of(plain, 280).n_layer == 1, "a dry run has another shape"
     with pytest.raises(ValueError, match=r"context of 16; the run needs model.block_size=32"):
         build_run(
             replace(

@@ -1,10 +1,13 @@
 """The command `sample` under its runner: what chapter 08's functions write, or one sentence."""
 
+import io
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
+from nanogpt import sampling
 from nanogpt.cli import run_command
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.model import GPT, GPTConfig
@@ -41,6 +44,21 @@ def test_command_line_writes_what_complete_writes(checkpoint, capsys):
     options = {"temperature": 0.9, "top_k": 40, "top_p": 0.95, "generator": gen(3)}
     expected = complete(model, tokenizer, "the cat", 40, **options)
     assert capsys.readouterr().out == "the cat" + expected + "\n"
+
+
+def test_text_is_shown_as_it_is_made_and_ctrl_c_ends_it_in_one_line(checkpoint, monkeypatch, capsys):
+    shown = io.BytesIO()
+
+    def pieces(*args, **options):
+        yield " sat"
+        yield " on"
+        assert shown.getvalue() == b"the cat sat on", "what was made is not shown yet"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sampling, "stream_text", pieces)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown))
+    assert run_command("sample", ["--checkpoint", str(checkpoint[0]), "--prompt", "the cat"]) == 130
+    assert capsys.readouterr().err.strip() == "sample: stopped; no file was written"
 
 
 def test_command_line_reads_hugging_face_folders(tmp_path, checkpoint, capsys):

@@ -52,6 +52,13 @@ def test_nothing_draws_from_the_generators_that_are_not_saved(config):
     )
 
 
+def test_micro_batches_are_accumulated(config):
+    three, one = (trainer.build_run(config(model_dropout=0.0, train_micro_batch=rows)) for rows in (4, 12))
+    for _ in range(3):
+        ours, theirs = trainer.one_step(three), trainer.one_step(one)
+        assert all(ours[name] == pytest.approx(theirs[name], rel=1e-4) for name in ("loss", "norm"))
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows gives an open file no number")
 def test_the_lines_of_steps_are_on_the_disk_before_the_checkpoint_behind_them(config, monkeypatch):
     """Else a power cut could leave a checkpoint to go on with, and the lines before it lost."""
@@ -142,8 +149,8 @@ def test_the_command_trains_and_its_faults_are_one_line(config, tmp_path, capsys
     path = written(tmp_path / "c.yaml", config())
     assert main(["train", path, "train.max_steps=4"]) == 0 and len(lines(tmp_path / "run")) == 4
     capsys.readouterr()
-    for fault in (["train.max_step=4"], ["run.seed=1"], ["train.dtype=tf32"], ["--depth", "0"]):
-        assert main(["train", path, *fault]) == 2, f"{fault} is accepted"
+    for fault in ("train.max_step=4", "run.seed=1", "run.device=tpu", "train.dtype=tf32", "--depth 0"):
+        assert main(["train", path, *fault.split()]) == 2, f"{fault} is accepted"
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and len(said) < 250, said
 

@@ -27,6 +27,7 @@ def test_a_signal_lets_the_step_end_and_saves_it(folder, tmp_path, number, monke
     run = trainer.train_config(config, "python -m nanogpt train x")
     said = capsys.readouterr().out
     assert run.step == 7 and (tmp_path / "run/step_000007").is_dir(), "the step was not ended and saved"
+    assert exit_code(run) == 128 + number, "not as the shell says it"
     assert f"stopped by {number.name} after step 7; to go on: python -m nanogpt train x" in said, said
     assert signal.getsignal(number) is handler, "the handler is not put back"
     monkeypatch.undo()

@@ -155,6 +155,9 @@ def test_the_same_global_batch_gives_the_same_losses_and_gradients(two, alone):
     """uneven: the ranks count different numbers of targets, one micro-batch none; a mean of means is far beyond the bound."""
     assert_same_step([found["uneven"] for found in two], alone[True])
     assert_same_step([found["split"] for found in two], alone[False])
+    parts = zip(*(part.chunk(2) for part in batches(0, True)))
+    means = [accumulate_gradients(fresh(), [part]).item() for part in parts]
+    assert abs(sum(means) / 2 - alone[True]["losses"][0]) > 100 * BOUND, "a mean of means would do"
 
 
 @pytest.mark.slow

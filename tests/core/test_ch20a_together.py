@@ -206,6 +206,7 @@ def test_a_batch_that_cannot_be_dealt_is_one_sentence(config):
 def test_the_remedy_is_one_that_can_be_dealt_and_keeps_the_batch(ranks, micro_batch, config):
     assert f"train.micro_batch={micro_batch}" in find_remedy(config(), ranks)
     assert config(train_micro_batch=micro_batch).micro_batches % ranks == 0
+    assert load_config("tiny").micro_batches % 2 == 0, "tiny is not to be shared by two as it is"
 
 
 def test_another_trainer_in_the_folder_is_refused_by_all(config):
