@@ -212,6 +212,8 @@ answer("22d.2", skipped[0])
 assert len(skipped) == 1, f"the printed rate allows {len(skipped)} numbers of skipped iterations"
 for n in (updates[0] - 1, updates[0], updates[0] + 1):
     print(f"after {n} updates the rate is {printed_rate(two, n):.6E}")
+coarse = [n for n in range(2401, 2501) if agrees("1.00E-05", printed_rate(two, n))]
+print(f"had three digits been printed, {len(coarse)} numbers of updates would fit")
 *_, line = expected_lines(two, [1] * skipped[0] + [0] * updates[0], PatientScaler(2.0**32), every=1)
 print(f"the scale would be {line['loss_scale']:.0f}; published {row['loss_scale']}")
 assert agrees(row["loss_scale"], line["loss_scale"]), "the scale does not follow"
