@@ -17,7 +17,7 @@ from pathlib import Path
 from course.figures import scaling_laws as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.model import flops_per_token, num_params, params_by_part
-from nanogpt.labs.corpora.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus, entropy
 from nanogpt.tokenizer import BPETokenizer
 
 # %%
@@ -467,7 +467,25 @@ show(
 
 # %% [markdown]
 r"""
-The error is larger than the noise, and its signs come in blocks. Look at the curves again. They fall, stay near one nat for a while, and fall again. On this shelf a model knows the sentences, but not yet which number stood behind *her* (chapter 07b). Width 96 leaves it between 2^18 and 2^19 tokens. Of width 64's two seeds, one has left it after a million tokens (0.60) and
+The error is larger than the noise, and its signs come in blocks. Look at the curves again. They fall, stay near 1.1 nats for a while, and fall again. What is it that a model has not learned on this shelf? Chapter 18's recorded runs can say it, since they have the excess above the floor by kind of word. We take those of two layers after 400 steps, and ask what the loss would be if only the words were missing that follow from earlier ones: repeated names and things, copied and computed numbers.
+"""
+
+# %%
+measured = json.loads(Path("../data/measurements/excess.json").read_text())
+early = [run["early"] for run in measured["runs"] if run["layers"] == 2]
+kinds = "names, again", "things, again", "counts, copied", "counts, computed"
+back = np.mean([sum(run[kind] for kind in kinds) for run in early])
+rest = np.mean([sum(run.values()) for run in early]) - back
+print(
+    f"after {measured['early']} steps: {back:.0f} nats a story for words that follow from earlier ones, {rest:.0f} for all others"
+)
+print(
+    f"with the first alone the loss is {floor + back * floor / entropy():.2f} nats a token, with neither {floor:.2f}"
+)
+
+# %% [markdown]
+r"""
+A story has `entropy() / floor` tokens, so this is the loss of a model that knows the sentences and does not look back. At 1.12 it is where the shelf is, and what lies below the shelf is looking back (chapter 18 exchanges the earlier words and sees that a model of 150 steps does not mind). Width 96 leaves it between 2^18 and 2^19 tokens. Of width 64's two seeds, one has left it after a million tokens (0.60) and
 the other has not (0.92), and this one pair is more than half of the seeds' noise. A sum of powers has no shelves.
 
 Why do published curves look so smooth, then? One explanation, which this chapter does not measure: a model that learns a language learns very many things, each in a step of its own, and the sum of many steps at many scales is a power law (Michaud et al. 2023). A grammar
