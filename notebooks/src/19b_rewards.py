@@ -443,14 +443,14 @@ predict("19b.3", "noise with the group's mean as baseline, of that without", gue
 
 
 # %%
-def noise(logits: Tensor, answers: Tensor, baseline: Callable, draws: int = 500) -> tuple[float, Tensor]:
+def noise(logits: Tensor, answers: Tensor, baseline: Callable, samples: int = G) -> tuple[float, Tensor]:
     """Mean squared distance of the gradient estimates from their mean, and that mean (B, V)."""
     generator, estimates = torch.Generator().manual_seed(SEED), []
     logits = logits.detach().cpu().requires_grad_()
-    for _ in range(draws):
+    for _ in range(500):
         log_probs = logits.log_softmax(-1)
-        samples = torch.multinomial(log_probs.exp().detach(), G, replacement=True, generator=generator)
-        loss = policy_loss(log_probs, samples, baseline(reward(samples, answers.cpu())))
+        drawn = torch.multinomial(log_probs.exp().detach(), samples, replacement=True, generator=generator)
+        loss = policy_loss(log_probs, drawn, baseline(reward(drawn, answers.cpu())))
         estimates.append(-torch.autograd.grad(loss, logits)[0])
     estimates = torch.stack(estimates)  # (draws, B, V)
     mean = estimates.mean(0)
@@ -468,13 +468,31 @@ show(
     figures.noise(measured),
     alt="Variance of the gradient over its squared length: four bars, the longest without a baseline.",
 )
+for name, value in measured.items():
+    print(f"{name:18} {value / measured['from_zero']:.0%} of the noise without a baseline")
 answer("19b.3", round(100 * measured["from_group"] / measured["from_zero"]))
 
 # %% [markdown]
 r"""
 The bars are divided by the squared length of each mean gradient, so that they can be compared: GRPO's division by the deviation makes all
-gradients longer. The baselines remove noise, and they cost a subtraction. But they remove little: 13% with the group's mean. The batch's mean removes nearly a quarter. A group's mean knows how hard its own question is, but
-it is a mean of 16 rewards only, and the batch's mean rests on 24 times as many. So on these questions it is better to know the mean well than to know it for each question.
+gradients longer. The baselines cost a subtraction, and they remove little: the group's mean 7% of the noise, the batch's mean about a fifth. Should not the group's be the better one, since it knows how hard its own question is? But
+it is a mean of 16 rewards only, and the batch's mean rests on 24 times as many. If this is the reason, the number of samples must decide. We try fewer and more.
+"""
+
+# %% tags=["nbval-ignore-output"]
+for many in (4, 256):
+    relative = []
+    for way in (from_zero, from_batch, from_group):
+        variance, mean = noise(logits, answers, way, many)
+        relative.append(variance / mean.square().sum().item())
+    without, of_batch, of_group = relative
+    print(
+        f"{many:3} samples: the batch's mean leaves {of_batch / without:.0%}, the group's {of_group / without:.0%}"
+    )
+
+# %% [markdown]
+r"""
+It does decide. With 4 samples the group's mean is worse than no baseline at all, and with 256 it is as good as the batch's, but not better. So on these questions nothing is gained by a baseline for each question, and a small group makes noise of its own.
 
 One of them is not quite honest. The group's mean contains the sample that is compared with it, so a sample also lowers its own advantage. The
 mean estimate therefore is 15/16 of the exact gradient with 16 samples: shorter, but in the same direction. Let us check it against the exact
@@ -489,11 +507,13 @@ for baseline, mean in means.items():
     along = (mean * exact).sum() / exact.square().sum()
     cosine = F.cosine_similarity(mean.flatten(), exact.flatten(), dim=0)
     print(f"{baseline.__name__:18} {along:.2f} × the exact gradient, cosine {cosine:.3f}")
+weights = (p_right * (1 - p_right)).rsqrt()
+print(f"one over the deviation: {weights.min():.1f} to {weights.max():.1f}")
 
 # %% [markdown]
 r"""
 The first three have the direction of the exact gradient. The last one is twice as long, and its direction is a little different: a cosine of 0.995. Each question's gradient is divided by that question's
-own deviation, so questions which are nearly always or nearly never answered correctly count up to 1.7 times as much as the others. Liu et al. 2025 (*Dr. GRPO*) call this a bias and leave the division out. On these questions it is small.
+own deviation, so questions which are nearly always or nearly never answered correctly count more than the others, as the last line shows. Liu et al. 2025 (*Dr. GRPO*) call this a bias and leave the division out. On these questions it is small.
 
 ## The run
 
@@ -548,26 +568,56 @@ does not ask for honest probabilities. Perhaps the model has become surer of wha
 
 
 # %% tags=["nbval-ignore-output"]
-def right_and_sure(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each held-out question: is the first choice right, the probability of the right answer, that of the first choice."""
+def right_and_sure(model: nn.Module, sharpen: float = 1.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each held-out question: is the first choice right, the probability of the right answer, that of the first choice.
+
+    sharpen: a factor for the logits, one over the temperature.
+    """
     with torch.no_grad(), evaluating(model):
         logits, right = answer_logits(model, *answers_only(held, device))
-    probs = logits.float().softmax(-1).cpu()
+    probs = (sharpen * logits.float()).softmax(-1).cpu()
     of_right = probs.gather(1, right.cpu()[:, None])[:, 0]
     return (first_choice(logits) == right).cpu(), of_right, probs.max(1).values
 
 
-knew, _, _ = right_and_sure(base)
-for name, model in {"before": base, "fine-tuned": tuned, "rewarded": policy.model}.items():
-    _, of_right, of_first = right_and_sure(model)
+knew, chance, _ = right_and_sure(base)
+
+
+def say_sure(name: str, of_right: torch.Tensor, of_first: torch.Tensor) -> None:
     known, unknown = (-of_right[at].log().mean().item() for at in (knew, ~knew))
-    print(
-        f"{name:11} first choice {of_first.mean():.2f}; nats of the right answer: {known:.2f} where it was known, {unknown:.2f} else"
-    )
+    print(f"{name:18} first choice {of_first.mean():.2f}, drawn and right {of_right.mean():.0%}", end="; ")
+    print(f"nats of the right answer: {known:.2f} where it was known, {unknown:.2f} else")
+
+
+for name, model in {"before": base, "fine-tuned": tuned, "rewarded": policy.model}.items():
+    say_sure(name, *right_and_sure(model)[1:])
+rewarded = right_and_sure(policy.model)
+times = rewarded[1][~knew] / chance[~knew]
+print(
+    f"rewarded, not known: {(times > 1).float().mean():.0%} of the right answers have become likelier,",
+    end=" ",
+)
+print(f"{(times < 0.5).float().mean():.0%} less than half as likely")
+apart = (rewarded[0] != right_and_sure(tuned)[0]).float().mean()
+print(f"fine-tuned or rewarded: only one of the two is right in {apart:.0%} of the questions")
 
 # %% [markdown]
 r"""
-The rewarded model is surer of itself: its first choice has a probability of 0.53 on average, where it was 0.43. Where chapter 07's model was right, the right answer has become cheaper; where it was wrong, dearer, and by more. Fine-tuning has done neither. So a reward begins by strengthening what the model says already.
+The rewarded model is surer of itself: its first choice has a probability of 0.53 on average, where it was 0.43. Where chapter 07's model was right, the right answer has become cheaper; where it was wrong, dearer, and by more: a third of these answers have become likelier, and one in six less than half as likely. Fine-tuning has done neither.
+
+Has the rewarded model learned anything besides being sure? There is a control without any training: we multiply the logits of chapter 07's model by a number above 1 (`sample` calls one over it the temperature) until its first choice is as sure as that of the rewarded model.
+
+*Predict.* Will a drawn answer be right more often, or less often, than with the rewarded model?
+"""
+
+# %% tags=["nbval-ignore-output"]
+factors = [n / 10 for n in range(10, 60)]
+as_sure = [f for f in factors if right_and_sure(base, f)[2].mean() >= rewarded[2].mean()]
+say_sure(f"before, × {as_sure[0]:.1f}", *right_and_sure(base, as_sure[0])[1:])
+
+# %% [markdown]
+r"""
+More often: 43%, where the rewarded model has 39%, and the right answers cost less in both groups. So in these few steps the rewards have brought nothing that a lower temperature would not have given for nothing. A reward begins by strengthening what the model says already. (A temperature never changes a first choice. So judge longer runs by their first choices.)
 
 ## At equal compute
 
@@ -598,7 +648,7 @@ answer("19b.4", max(share, key=share.get))
 r"""
 Three of the four ways are within one standard error of each other, and *more stories* is among them: 54% to 56% are right, where it was 50% before. And GRPO's 48%? Look at its rate, which is twice that of the two above it. At that rate the others fall as well: the answer alone gets 53% and rewards get 51%, means of the three seeds listed below the table. And at their rate GRPO has 56%, with one seed. So the rate decides here, and not the way. In short runs none of them is better than ordinary text, and ordinary text is the only way whose price *falls*, from 2.34 to 1.87. But compare the columns
 *drawn* and *computed*. With rewards a drawn answer is right more often than before, and yet the right answers cost *more* nats, 1.16 instead of 1.09. Both follow from one
-change, the one that we saw above: the model has become surer of whatever it preferred. On the questions that it had answered wrongly, some right answers have become likelier and others very unlikely, and those are expensive. With fine-tuning the right answers have become cheaper. (This depends on the rate as well: in the file, GRPO at 5e-05 has 1.03 and not 1.21.)
+change, the one that we saw above: the model has become surer of whatever it preferred. Where it had been wrong, some right answers are then very unlikely, and those are expensive. With fine-tuning the right answers have become cheaper. (This depends on the rate as well: in the file, GRPO at 5e-05 has 1.03 and not 1.21.)
 
 Here are two of these methods with twice the compute:
 """
@@ -609,7 +659,7 @@ figures.compare(longer, recorded["base"], ["answer alone", "rewards"])
 
 # %% [markdown]
 r"""
-Now fine-tuning is ahead: 63% of its answers are right, and 56% of those that learned from rewards. Both models are asked the same questions, so the error of the difference is smaller than that of two sets (chapter 18): about a fifth of the 180 answers differ between them, and seven points are two standard errors. A lower rate does not help the rewards: at 5e-05 two runs of this length have 55% and 56%. A drawn answer is right equally often, but the right answers cost 1.37 nats a story with rewards and 0.98 with fine-tuning. All else has become more expensive by about half a nat, on both sides.
+Now fine-tuning is ahead: 63% of its answers are right, and 56% of those that learned from rewards. Both models are asked the same questions, so what counts are the questions that only one of them answers rightly (chapter 18). The record does not have their share. If it is a fifth of the 180, where the short runs above had 14%, the standard error of the difference is √(0.2 / 180) = 3.3 points, and seven points are two of them. A lower rate does not help the rewards: at 5e-05 two runs of this length have 55% and 56%. A drawn answer is right equally often, but the right answers cost 1.37 nats a story with rewards and 0.98 with fine-tuning. All else has become more expensive by about half a nat, on both sides.
 
 ## Why rewards learn more slowly here
 
@@ -745,10 +795,10 @@ Replay takes away about half of the price: 60% of it for fine-tuning, 47% for re
 
 ## What we found
 
-- Where the right answer is known and is the only one, showing it taught more than rewarding it, for the same compute, in the longer runs. It is seven points, two standard errors of the difference. In short runs neither is better than more stories.
-- The difference is not the noise of the samples: without it the result is the same. The factor π(right) in the gradient remains. Rewards begin by making the model surer of what it does already.
+- Where the right answer is known and is the only one, showing it taught more than rewarding it, for the same compute, in the longer runs. It is seven points, about two standard errors of the difference. In short runs neither is better than more stories.
+- The difference is not the noise of the samples: without it the result is the same. The factor π(right) in the gradient remains. Rewards begin by making the model surer of what it does already; in a few steps a lower temperature does as much.
 - A mask or a reward that looks at one word leaves all others unprotected. The price of that can be measured here in nats; on real text it is paid unseen. It grows with the rate: replay, or simply a smaller rate, keeps it low.
-- Baselines and groups remove an eighth to a quarter of the noise at no cost. The division by the deviation changes the direction a little, and at the same rate not the result.
+- With 16 samples a baseline removes 7% (the group's mean) to about a fifth (the batch's) of the noise; with 4, the group's mean adds noise. The division by the deviation changes the direction a little, and at the same rate not the result.
 
 And what did we *not* find? Nothing here says that rewards are useless. Our answers are one token long, and we had a label for each. Where a solution is a page of
 reasoning that nobody has written down, there is nothing to imitate, and a check is all there is. There the model must already succeed sometimes, as the factor π says. This is why in practice

@@ -100,7 +100,43 @@ print(f"missing: {(found[3] - found[2] - 4 * tables * n * 64) / n:.0f} bytes for
 # %% [markdown]
 r"""
 Almost. A few bytes for each token are missing: each of the two norms keeps the mean and the deviation of every token (2 × 2 numbers), and flash attention keeps one sum for each head of every token (4 heads, so 4 numbers). Eight numbers of four bytes are
-the 32 bytes. So the list has three kinds of entries, and now we can write it as code.
+the 32 bytes.
+
+## Does it fit?
+
+We have nearly all that a step keeps. Two tables are outside of the blocks, the stream that the first block reads and the last norm's output. And one moment is missing, the one at which memory is fullest: the beginning of the backward pass. All activations still exist then, and the loss adds two more tables of N × V, the gradients of the log-probabilities and of the logits (chapter 12 measured this).
+
+*Predict.* How many MiB does GPT-2 small need in all, with the batch from the top of the chapter? And how many rows fit into the 24,564 MiB of an RTX 4090?
+"""
+
+# %%
+predict("22.2", f"all that GPT-2 small keeps in float32 with {ROWS} rows", guess=None, unit="MiB")
+predict("22.3", "rows of GPT-2 small that fit into 24,564 MiB (an RTX 4090), float32", guess=None)
+
+# %%
+of_the_model = 16 * P
+of_the_batch = {
+    "blocks": 4 * L * tables * N * C,
+    "outside": 4 * 2 * N * C,
+    "logits": 4 * N * V,
+    "loss": 2 * 4 * N * V,
+}
+for name, nbytes in of_the_batch.items():
+    print(f"{name:10} {nbytes / MIB:8,.1f} MiB")
+total = of_the_model + sum(of_the_batch.values())
+answer("22.2", total / MIB)
+a_row = sum(of_the_batch.values()) / ROWS
+room = (24564 - 851) * MIB  # an RTX 4090's, less what is no tensor
+print(f"{of_the_model / MIB:,.0f} MiB for the model and {a_row / MIB:,.0f} for each row")
+answer("22.3", int((room - of_the_model) // a_row))
+
+# %% [markdown]
+r"""
+That is the planner, in two numbers: 16 bytes for each parameter, and here 1,171 MiB for each row. Eighteen rows fit, and not a nineteenth. In GPT-2 small the vocabulary is 65 times as wide as the stream, so the logits and the loss's two tables take as much as all twelve blocks.
+
+We subtracted 851 MiB, which are not tensors. They come from one log, which the section *Against published logs* reads. The log does not say what they are; CUDA's context and the code of its libraries must be among them. No formula gives their size.
+
+The rest of this chapter does the same for other programs, in 16 bits, and on many GPUs, and checks it.
 
 ## The list as code
 
@@ -401,10 +437,7 @@ for name, (numbers, width, ranks) in states(alone).items():
 
 # %% [markdown]
 r"""
-These are the three kinds from the beginning of the chapter, now for the small model. What is missing is the moment at which memory is fullest.
-
-The peak comes at the beginning of the backward pass. All activations still exist then, and the loss adds two tables of N × V: the gradients of the log-probabilities and of the logits (chapter 12 measured this). In GPT-2 small the vocabulary is 65 times as
-wide as the stream, so these two tables are a large part of the memory. `footprint` adds everything up:
+These are the three kinds from the beginning of the chapter, now for the small model. `footprint` adds up everything that exists at the fullest moment, when the backward pass begins:
 """
 
 
@@ -422,29 +455,20 @@ def footprint(step: Step) -> dict[str, int]:
     return {name: n for name, n in held.items() if n}
 
 
-# %% [markdown]
-r"""
-*Predict.* How many MiB does GPT-2 small need in all, with the batch from the top of the chapter?
-"""
-
-# %%
-predict("22.2", f"all that GPT-2 small keeps in float32 with {ROWS} rows", guess=None, unit="MiB")
-
 # %%
 step = Step(GPT2, ROWS, T, "pytorch")
 for name, nbytes in footprint(step).items():
     print(f"{name:12} {nbytes / MIB:8,.1f} MiB")
-answer("22.2", sum(footprint(step).values()) / MIB)
+more = sum(footprint(step).values()) - total
+print(f"in all {sum(footprint(step).values()) / MIB:,.0f} MiB, {more / MIB:.1f} more than by hand")
 
 # %% [markdown]
 r"""
-Does this agree with the sums by hand? The parameters, gradients and moments do. The activations are the blocks' 4,608 MiB and the logits' 1,571 MiB, and a few smaller tensors. The loss's backward pass takes twice as much as the logits.
+By hand we left out the means and deviations of the norms, the sums of attention and the ids. They are the 6 MiB.
 
 ## The largest batch
 
 The memory of the parameters is constant, and each further row of the batch adds the same number of bytes. So the bytes are a straight line in B, and two points are enough to find it. The largest batch is where this line crosses the memory of the card. (With a pipeline, every stage has to fit, so the function takes the smallest answer of the stages.)
-
-*Predict.* How many rows of GPT-2 small fit into the 24,564 MiB of an RTX 4090, in float32?
 """
 
 # %%
@@ -470,15 +494,11 @@ def largest_batch(step: Step, nbytes: float) -> int:
 
 
 # %%
-predict("22.3", "rows of GPT-2 small that fit into 24,564 MiB (an RTX 4090), float32", guess=None)
-
-# %%
-room = (24564 - OVERHEAD) * MIB  # an RTX 4090's
-answer("22.3", largest_batch(step, room))
+print(largest_batch(step, room), "rows fit into an RTX 4090")
 
 # %% [markdown]
 r"""
-Eighteen rows fit. We subtracted 851 MiB, which are not tensors. We took them from one log, which the section *Against published logs* reads. The log does not say what they are; CUDA's context and the code of its libraries must be among them. No formula gives their size.
+These are the eighteen rows from above.
 
 ## 16 bits, and recomputing
 

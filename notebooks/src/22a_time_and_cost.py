@@ -23,10 +23,30 @@ from course.figures.local_ranks import fake_ranks, traced
 from course.notebook import answer, checkpoint, predict, predictions
 from nanogpt.labs.parallel.fsdp import shard
 from nanogpt.labs.plan.budget import Cluster, average_seconds, ring_bandwidth
-from nanogpt.model import GPT, GPTConfig, num_params
+from nanogpt.model import GPT, GPTConfig, flops_per_token, num_params
 
 # %% [markdown]
 r"""
+## The answer on one line
+
+Before any of this, the answer that needs no planner: FLOPs over FLOP/s is time, and time times a price is cost. GPT-2 small is to read ten billion tokens on A100s, whose data sheet promises 312 TFLOP/s in bf16. An hour of one GPU costs 2, in your currency.
+
+*Predict.* What does the run cost, if the GPUs reach half of the data sheet? And if they reach a fifth?
+"""
+
+# %%
+flops = 10e9 * flops_per_token(GPTConfig())
+print(f"{flops:.2e} FLOPs")
+for share in (0.5, 0.2):
+    hours = flops / (share * 312e12) / 3600
+    print(
+        f"at {share:.0%} of 312 TFLOP/s: {hours:.0f} GPU-hours, {hours / 8:.1f} hours on eight GPUs, a price of {2 * hours:.0f}"
+    )
+
+# %% [markdown]
+r"""
+Between 30 and 76, because nobody knows the share beforehand. And this is the least: eight GPUs must also send each other gradients, a pipeline waits, recomputed blocks cost FLOPs. Which of these matter, and how large is the share of real runs? The chapter answers both, and its planner must agree with these lines where nothing is sent.
+
 ## What a step sends
 
 On a ring of n ranks, each rank sends (n − 1)/n of a tensor to gather it or to reduce-scatter it, and twice that to all-reduce it (chapter 20). Let us first compute one case by hand: eight ranks all-reduce the gradients of GPT-2 small in float32.
@@ -478,9 +498,9 @@ With two micro-batches, the stages wait seven and a half times as long as they c
 
 # %% [markdown]
 r"""
-## Appendix: the command
+## The command
 
-The rest is reading options and printing. The model is one of six names, or a shape (`--layers`, `--heads`, `--width`, `--vocab`). The card is one of `PEAKS`, or any other with `--memory` and `--tflops`. No price is built in: prices change faster than this text.
+Now all of it as a command. Its code is reading options and printing: skip it if you like, and read the tables at the end of this section. The model is one of six names, or a shape (`--layers`, `--heads`, `--width`, `--vocab`). The card is one of `PEAKS`, or any other with `--memory` and `--tflops`. No price is built in: prices change faster than this text.
 """
 
 # %%
@@ -803,7 +823,7 @@ print_table(plan_lines(parser().parse_args(words.split())))
 
 # %% [markdown]
 r"""
-Between 30 and 76, depending on the share of the GPU's speed that the run reaches. That share is what we know least.
+Between 30 and 76, the numbers from the beginning: with eight rows on each GPU, all 871 MB of gradients are sent while the backward pass computes. The share of the GPU's speed is what we know least.
 
 A command can also answer a script. If a plan does not fit, `run` ends with exit code 1, as `grep` does when it finds nothing. So `python -m nanogpt plan … && python -m nanogpt train …` starts only what fits. Here is one row too many for an RTX 4090:
 """
@@ -846,7 +866,7 @@ Where were you far off? Four of the answers surprise most people.
 
 # %% [markdown]
 r"""
-## The dry run's time
+## Appendix: the dry run's time
 
 Chapter 17c's `--dry-run` prints two times of a step: a lower bound by the roofline, and a measurement. Both forget `parallel.recompute` (chapter 21d), with which each block is computed a second time. Now we can count these FLOPs, so the bound grows by them, and
 the measured model recomputes its blocks as well. (`frozen` and `add_lora` of chapter 19 are for a run with adapters.) `planned` of chapter 22 makes the planner's `Step` of a configuration, so the dry run and the command `plan` count the same FLOPs.

@@ -3,7 +3,7 @@ r"""
 # 22b · Formats: llm.c and Megatron
 
 *This sitting is optional.* Two other programs can judge our work. *llm.c* (Karpathy 2024) trains GPT-2 in plain C and CUDA. *Megatron-LM* (Shoeybi et al. 2019) trains it on thousands of GPUs. Both keep weights and tokens in binary files of their own, with little documentation except the code that
-reads them. (Megatron-LM is a repository of training scripts. The layers, the parallelism and the data sets are a library in it, *Megatron Core*, which pip knows as `megatron-core`.) If we can write those files to the byte, we can start a run there and finish it here. And we gain something better: a program that others wrote and that computes the same model. Its opinion of our model is worth more than any test that we write ourselves.
+reads them. (Megatron-LM is a repository of training scripts. The layers, the parallelism and the data sets are a library in it, *Megatron Core*, which pip knows as `megatron-core`.) If we can write those files to the byte, we can start a run there and finish it here. And we gain something better: a program that others wrote and that computes the same model. Its opinion of our model is worth more than any test that we write ourselves. In the first half of this sitting we write our model and its gradients into such files, and then ask llm.c's own test program about them, and about two wrong models. It will find one of the two.
 
 A format is an agreement about order. Hugging Face's safetensors (chapter 06) need little of it, since each tensor has its name beside it. The files of llm.c and Megatron have no names at all. So this chapter is about the order of things, and about how a reader notices that it looks at the wrong file.
 """
@@ -436,33 +436,64 @@ for name, each in {"as it is": model, "ten times": loud}.items():
 
 # %% [markdown]
 r"""
-In the model as it is, 34 of 52 gradients could be anything and would pass; in the louder one 18. So we ask about the loud model. The ten losses that the program expects are written into its source, for the published weights. `judge` replaces them by ours before it compiles the program; everything else stays as it is. The line that matters is the last one. It is not the program's OK, but the largest difference that it printed.
+In the model as it is, 34 of 52 gradients could be anything and would pass; in the louder one 18. So we ask about the loud model. Would the judge notice a mistake at all? We also make two wrong models of the same weights. One forgets the √d of attention. The other computes the exact GELU, where GPT-2 has tanh's approximation.
+"""
+
+# %% tags=["nbval-ignore-output"]
+from functools import partial
+
+from nanogpt.model import split_heads
+
+
+def without_root(attention, x: Tensor, cache=None) -> Tensor:
+    q, k, v = split_heads(attention.c_attn(x), attention.n_head)
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)  # and not 1 / √d
+    return attention.c_proj(y.transpose(1, 2).flatten(2))
+
+
+def exact_gelu(mlp, x: Tensor) -> Tensor:
+    return mlp.c_proj(F.gelu(mlp.c_fc(x)))
+
+
+no_root, other_gelu = copy.deepcopy(loud), copy.deepcopy(loud)
+for block in no_root.transformer.h:
+    block.attn.forward = partial(without_root, block.attn)
+for block in other_gelu.transformer.h:
+    block.mlp.forward = partial(exact_gelu, block.mlp)
+tried = {"as it is": loud, "attention without √d": no_root, "exact GELU": other_gelu}
+for name, each in tried.items():
+    print(f"{name:20} logits at most {(each(x)[0] - loud(x)[0]).abs().max():.0e} from ours")
+
+# %% [markdown]
+r"""
+*Predict.* Which of the two will llm.c find?
+
+The ten losses that the program expects are written into its source, for the published weights. `judge` replaces them by those of the model that is asked about, and compiles the program; everything else stays as it is. The judge gets each model's debug state. It computes logits and sixteen gradients with its own code, and prints how far apart they are.
 """
 
 # %% tags=["nbval-ignore-output"]
 if why := why_no_judge():
     print(f"llm.c's program was not asked: {why}")
-else:
-    to_llmc(loud, folder / WANTED[0], torch.float32)
-    write_state(loud, x, y, folder / WANTED[1])
-    said = judge(loud, x, y, folder)
-    print([line for line in said.splitlines() if line.startswith("overall")])
-    diffs = verdicts(said)
-    assert len(diffs) == 17 and max(diffs.values()) < 1e-4, "llm.c computes another model"
-    print(f"logits are {diffs.pop('LOGITS'):.0e} apart, gradients {max(diffs.values()):.0e}")
+    tried = {}
+for name, each in tried.items():
+    to_llmc(each, folder / WANTED[0], torch.float32)
+    write_state(each, x, y, folder / WANTED[1])
+    said = judge(each, x, y, folder)
+    verdict = [line for line in said.splitlines() if line.startswith("overall")]
+    passed = verdicts(said)  # the largest difference of each tensor that is OK
+    logits = f"{passed.pop('LOGITS'):.0e} apart" if "LOGITS" in passed else "not OK"
+    print(
+        f"{name:20} {verdict}: logits {logits}, {len(passed)} of 16 gradients OK, at most {max(passed.values()):.0e} apart"
+    )
+    assert each is not loud or max(passed.values()) < 1e-4, "llm.c computes another model"
 
 # %% [markdown]
 r"""
-Without llm.c on this machine the cell only says so. To ask it yourself: `git clone https://github.com/karpathy/llm.c`, set `LLMC_DIR` to the folder, and run the cell again. We asked it in November 2026, at commit f1e2ace, about this model and about two wrong ones:
+Here a clone of llm.c was asked, at commit f1e2ace. (Without one the cell only says so. To ask it yourself: `git clone https://github.com/karpathy/llm.c`, set `LLMC_DIR` to the folder, and run the cell again.)
 
-| our model | llm.c says | the logits are apart by |
-|---|---|---|
-| as it is | `overall okay: 1` | 8·10⁻⁶ |
-| attention without √d | `overall okay: 0`, fifteen of sixteen gradients are not OK | more than it allows |
-| exact GELU, not tanh's approximation | `overall okay: 1` | 2·10⁻³ |
+The first line is the verdict that we wanted. Loops in C that share nothing with PyTorch compute the same model, with logits 8·10⁻⁶ apart and gradients 2·10⁻⁷: that is the order in which float32 adds. The forgotten √d is found, in the logits and in fifteen of sixteen gradients.
 
-The first line is the verdict that we wanted: loops in C that share nothing with PyTorch compute the same model, up to the order in which float32 adds. The third line is a warning. For logits and losses the program allows 0.01, and so it lets another function pass. The difference itself,
-250 times as large, shows the mistake.
+The third line is a warning. For logits and losses the program allows 0.01, and so it lets another function pass: `overall okay: 1`. The number behind it shows the mistake, since its logits are 250 times as far apart as ours. Read the difference, and not the OK.
 """
 
 # %% [markdown]

@@ -10,13 +10,14 @@ compares the fit with the truth.
 # %%
 #| default_exp labs.plan.laws
 #| doc labs.plan.laws: Scaling laws: losses of small models trained for several lengths, the law fitted to them, and what it says.
+import csv
 import json
 from pathlib import Path
 
 from course.figures import scaling_laws as figures
 from course.notebook import answer, checkpoint, predict, predictions, show
 from nanogpt.model import flops_per_token, num_params, params_by_part
-from nanogpt.labs.corpora.stories import ensure_corpus
+from nanogpt.labs.corpora.stories import ensure_corpus, entropy
 from nanogpt.tokenizer import BPETokenizer
 
 # %%
@@ -466,7 +467,25 @@ show(
 
 # %% [markdown]
 r"""
-The error is larger than the noise, and its signs come in blocks. Look at the curves again. They fall, stay near one nat for a while, and fall again. On this shelf a model knows the sentences, but not yet which number stood behind *her* (chapter 07b). Width 96 leaves it between 2^18 and 2^19 tokens. Of width 64's two seeds, one has left it after a million tokens (0.60) and
+The error is larger than the noise, and its signs come in blocks. Look at the curves again. They fall, stay near 1.1 nats for a while, and fall again. What is it that a model has not learned on this shelf? Chapter 18's recorded runs can say it, since they have the excess above the floor by kind of word. We take those of two layers after 400 steps, and ask what the loss would be if only the words were missing that follow from earlier ones: repeated names and things, copied and computed numbers.
+"""
+
+# %%
+measured = json.loads(Path("../data/measurements/excess.json").read_text())
+early = [run["early"] for run in measured["runs"] if run["layers"] == 2]
+kinds = "names, again", "things, again", "counts, copied", "counts, computed"
+back = np.mean([sum(run[kind] for kind in kinds) for run in early])
+rest = np.mean([sum(run.values()) for run in early]) - back
+print(
+    f"after {measured['early']} steps: {back:.0f} nats a story for words that follow from earlier ones, {rest:.0f} for all others"
+)
+print(
+    f"with the first alone the loss is {floor + back * floor / entropy():.2f} nats a token, with neither {floor:.2f}"
+)
+
+# %% [markdown]
+r"""
+A story has `entropy() / floor` tokens, so this is the loss of a model that knows the sentences and does not look back. At 1.12 it is where the shelf is, and what lies below the shelf is looking back (chapter 18 exchanges the earlier words and sees that a model of 150 steps does not mind). Width 96 leaves it between 2^18 and 2^19 tokens. Of width 64's two seeds, one has left it after a million tokens (0.60) and
 the other has not (0.92), and this one pair is more than half of the seeds' noise. A sum of powers has no shelves.
 
 Why do published curves look so smooth, then? One explanation, which this chapter does not measure: a model that learns a language learns very many things, each in a step of its own, and the sum of many steps at many scales is a power law (Michaud et al. 2023). A grammar
@@ -683,8 +702,33 @@ answer("22c.4", d / n)
 
 # %% [markdown]
 r"""
-The law recommends ninety-three tokens for each parameter, at the budget with which the authors trained a model with twenty. So the rule of twenty does not come from this law. It comes from the paper's first two approaches (the envelope of the training curves, and IsoFLOP profiles), which agree with each other, and from the model that was then trained. That the third approach contradicted the first two is the
-finding of Besiroglu et al.: fitted properly, the same law says 18 at that budget, and stays between 17 and 24 over six orders of magnitude.
+The law recommends ninety-three tokens for each parameter, at the budget with which the authors trained a model with twenty. So the rule of twenty does not come from this law. It comes from the paper's first two approaches (the envelope of the training curves, and IsoFLOP profiles), which agree with each other, and from the model that was then trained. That the third approach contradicts the first two is the
+finding of Besiroglu et al. Their law says 18 at that budget, and stays between 17 and 24 over six orders of magnitude.
+
+Which of the two laws do the runs support? The paper has no table of them, but a figure, from which Besiroglu et al. read 245 runs: size, FLOPs and loss. We have them in `data/reference/chinchilla_runs.csv`, and we have `best_law`. So we can repeat the replication. We fit to all 245 runs, and then without five of them, those with the fewest tokens for each parameter.
+
+*Predict.* Do five runs of 245 matter?
+"""
+
+# %%
+with open("../data/reference/chinchilla_runs.csv", encoding="utf-8", newline="") as file:
+    table = list(csv.DictReader(file))
+N_real, FLOPs, L_real = (
+    np.array([float(row[key]) for row in table]) for key in ("parameters", "flops", "loss")
+)
+D_real = FLOPs / 6 / N_real
+order = np.argsort(D_real / N_real)  # the fewest tokens for each parameter first
+for at in order[:5]:
+    print(f"{N_real[at] / 1e9:.1f}B parameters, {D_real[at] / 1e9:.2f}B tokens: loss {L_real[at]:.2f}")
+for kept in (order, order[5:]):
+    refit = best_law(N_real[kept], D_real[kept], L_real[kept])
+    n, d = refit.best(5.76e23)
+    text = f"E {refit.E:.2f}  alpha {refit.alpha:.2f}  beta {refit.beta:.2f}"
+    print(f"{len(kept)} runs: {text}; at Chinchilla's budget {d / n:.0f} tokens for each parameter")
+
+# %% [markdown]
+r"""
+Five runs of 245 decide it. With all of them the law recommends seven tokens for each parameter, and without them eighteen. The second fit is that of Besiroglu et al.: E 1.82, α 0.35 and β 0.37 are theirs as well. (Their program leaves out the five highest losses, and these are the same five.) They are models of two to seven billion parameters that read less than a billion tokens, at most two tokens for five parameters. Nobody would train such a model. Yet they move the advice for a budget of 5.76·10²³ FLOPs by a factor of more than two, although Huber's function counts their errors linearly. Ask it of every fitted law: which runs decide, and are they near the size that I want to know about?
 
 The published intervals of the exponents had a width of 0.001. Besiroglu et al. reckon that this would have taken over 600,000
 runs. One way to get an interval that is too narrow is to count what is not independent, such as the lengths of one trunk. Theirs is another one: the

@@ -12,6 +12,8 @@ First we print the beginning of the log and draw two of its columns.
 #| default_exp labs.formats.megatron_logs
 #| doc labs.formats.megatron_logs: Megatron-LM's loss scaler, and what its log must say by its arguments.
 import csv
+import random
+from collections import Counter
 from statistics import median
 
 from course.figures import published_logs as figures
@@ -212,14 +214,38 @@ answer("22d.2", skipped[0])
 assert len(skipped) == 1, f"the printed rate allows {len(skipped)} numbers of skipped iterations"
 for n in (updates[0] - 1, updates[0], updates[0] + 1):
     print(f"after {n} updates the rate is {printed_rate(two, n):.6E}")
+coarse = [n for n in range(2401, 2501) if agrees("1.00E-05", printed_rate(two, n))]
+print(f"had three digits been printed, {len(coarse)} numbers of updates would fit")
 *_, line = expected_lines(two, [1] * skipped[0] + [0] * updates[0], PatientScaler(2.0**32), every=1)
 print(f"the scale would be {line['loss_scale']:.0f}; published {row['loss_scale']}")
 assert agrees(row["loss_scale"], line["loss_scale"]), "the scale does not follow"
 
 # %% [markdown]
 r"""
-It is twenty-one again, and we could read it off the last digits of a learning rate. One update more or less changes only the fifth digit; had the log printed three digits, 38 numbers would have fit. The scale agrees: 2^14 is 2^12, doubled after 1,000 and after 2,000 good iterations. So two independent columns of the log have the same explanation. A third column, the consumed samples, counts on: 40,000 are 2,500 × 16. A skipped
-iteration has read its rows, and only the update is missing. (It is the simplest story: we assume that the search came first, and that neither growth met an overflow.)
+It is twenty-one again, and we could read it off the last digits of a learning rate. One update more or less changes only the fifth digit; had the log printed three digits, 38 numbers would have fit. The scale agrees: 2^14 is 2^12, doubled after 1,000 and after 2,000 good iterations. A third column, the consumed samples, counts on: 40,000 are 2,500 × 16. A skipped
+iteration has read its rows, and only the update is missing.
+
+Does the scale prove that all 21 came at the beginning? A story that fits is not the only one that fits. Perhaps one or two overflows came later. We let them, at random iterations, 200 times each, and look where the scale ends.
+
+*Predict.* If one of the 21 comes at a random later iteration, how often does the scale end at 2^14 all the same?
+"""
+
+# %%
+dice = random.Random(0)
+for late in (0, 1, 2, 5):
+    ends = Counter()
+    for _ in range(200):
+        early = 21 - late
+        overflows = {*range(early), *dice.sample(range(early, 2500), late)}
+        scaler = PatientScaler(2.0**32)
+        for i in range(2500):
+            scaler.update(finite=i not in overflows)
+        ends[int(math.log2(scaler.scale))] += 1
+    print(f"{late} later: " + ", ".join(f"2^{power} {times} times" for power, times in sorted(ends.items())))
+
+# %% [markdown]
+r"""
+With one late overflow, 77 of 200 stories end at 2^14, and with two about half. So the scale agrees with our story and does not prove it. The number of skipped iterations is proved, by the rate; when they came is only the simplest guess.
 
 Such a check can also find a wrong script. The script printed above that log says 1,000 iterations, and the line says 2,500. So this is not the script that was run, and a cosine ends where its run ends: with that script's
 `train-iters` you would get another rate from the first step on.
@@ -406,7 +432,7 @@ r"""
 To explore:
 
 1. Give `PatientScaler` the state of Megatron at iteration 2,500 of the second run. After how many more good iterations does it reach 2^15? *Check*: `expected_lines` with 3,500 iterations.
-2. How many stories fit the second run's line? Let overflows come at other iterations, 21 in all, and count by random trials which end at 2^14. *Check*: `PatientScaler`.
+2. The first run has 26 lines, and the second one. How many late overflows does the first run's column of scales allow, if you forget the column `skipped`? *Check*: random trials with `PatientScaler`, compared at all 26 lines.
 3. Read a log of your own, or one that you find: which of its columns can you replay? *Check*: with `agrees`.
 
 ## Further reading
