@@ -506,7 +506,7 @@ show(figures.bits(moved), alt="Change of the loss over the flipped bit: the expo
 # %% [markdown]
 r"""
 The figure has a dot for each flip, and the red line is at 0.01 nats. In this figure only dots of the exponent's highest bit are above it (it has flips of matrices, not of gains and biases). If this bit is 0, flipping it multiplies the weight by $2^{128}$. Even then the
-loss does not always move: the weight may belong to a token that the batch does not contain. Six flips are few. With sixty of each bit, a flip of bit 25 or 26 shows now and then, too: it makes a weight 16 or 256 times
+loss does not always move: the weight may belong to a token that the batch does not contain. Six flips are few. With `FLIPS = 60`, a flip of bit 26 shows now and then, too: it can make a weight 256 times
 as large. Most flips do not show at all, and yet the run continues as another run. We can find them only by comparing every byte. This is why the manifest holds the SHA-256 of each file, and one of itself. `fault` compares them with the files. `checkpoints` lists the checkpoints of a folder.
 
 We flip one bit in the middle of the file with AdamW's averages, which no loss would show, and ask `fault`.
@@ -637,8 +637,8 @@ answer("17b.6", try_damages(as_left_by("07b", "weights").load_model))
 
 # %% [markdown]
 r"""
-None. The halved heads change the loss by 0.000014, because this model is hardly trained. The flipped bit is the last one of a weight, and would not show in any model. On chapter 07's trained model the halved heads raise the loss from 0.592 to 0.740, and copied answers fall from 98% to 89%.
-Without the number from before the edit, you might take that for a shorter training. Such a fault is hard to find.
+None. The halved heads change the loss by 0.000014, because this model is hardly trained. The flipped bit is the last one of a weight, and would not show in any model. Only NaN shows, and it is not refused either. In a trained model the halved heads cost more (exploration 6), but without the number from before the edit
+you would take that for a shorter training.
 
 So `save_model` wrote one number more into `config.json`: `sha256`, a hash of both files. `read_unchanged` reads the files, compares the hash, and looks for weights that are not finite.
 """
@@ -761,9 +761,9 @@ grown("load_model", "17b")
 
 # %% [markdown]
 r"""
-## Appendix: keeping the folder tidy
+## A tidy folder
 
-The next three functions keep the run's folder in order. Read what they do; you may skip their code and read on at "The simple trainer, safe". `prune` deletes old checkpoints, since each of them takes twelve bytes a parameter. Deleting begins
+Two things are left to do before the trainer can use all this: old checkpoints must go, and the log must agree with the checkpoint. `prune` deletes old checkpoints, since each of them takes twelve bytes a parameter. Deleting begins
 with a rename, too, because a folder that is half deleted must not look like a checkpoint.
 """
 
@@ -977,6 +977,7 @@ To explore:
    `time` around `save` and `fault` for two sizes: is it linear?
 4. Store AdamW's averages as bfloat16. Check with `losses`: after how many steps do the runs part, and how far are they apart after 100?
 5. Let the stream shuffle with Python's `random` instead of a key. Which of this chapter's checks fails first? Repair it with `random.getstate` in `random_states`.
+6. Halve `n_head` in a copy of chapter 07's model, and load it with the simple `load_model`. Check with `evaluate`: by how many nats does the validation loss rise? (We found 0.19.) What does a story of this model look like?
 
 ## Further reading
 
