@@ -11,7 +11,7 @@ was an easy case. In this sitting we look for the cases in which the simple chec
 4. The disk returns other bits than those that were written.
 5. The file comes from a stranger, and it contains a program. (Chapter 17 refuses it by `weights_only=True`. That is a filter in front of pickle, and up to PyTorch 2.5.1 it had a hole, CVE-2025-32434.)
 
-We show cases 1, 2 and 4 and then repair all five. Cases 1 and 4 are dangerous because nothing fails: the run goes on, the loss looks
+We show cases 1, 2, 4 and 5, and repair all five. Cases 1 and 4 are dangerous because nothing fails: the run goes on, the loss looks
 right, and yet it is another run. So it is not enough that a checkpoint loads. The law of this sitting is: a run that was saved and loaded makes the same steps as
 a run that was never stopped, equal to the last bit.
 """
@@ -21,6 +21,7 @@ a run that was never stopped, equal to the last bit.
 #| doc checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
 import contextlib
 import copy
+import pickle
 import time
 from functools import partial
 
@@ -284,7 +285,30 @@ Our own checkpoint will do two things differently. Each step that is saved gets 
 
 ## Plain files, without pickle
 
-We begin with the contents. The weights go into the folder in the format of chapter 07, so that the command `sample` can read them. Everything else is one JSON file, and the tensors in it are moved to a
+We begin with the contents of the file, and with case 5. What can a checkpoint from a stranger do? `torch.save` writes a pickle, and in a pickle an object may say how it is to be made again: by calling any function of Python. Here is one that calls `print`. It could as well delete your files.
+"""
+
+
+# %%
+class Stranger:
+    """An object whose pickle asks for a call of print."""
+
+    def __reduce__(self):
+        return print, ("a program in the file has run",)
+
+
+torch.save({"model": Stranger()}, RUNS / "stranger.pt")
+_ = torch.load(RUNS / "stranger.pt", weights_only=False)
+try:
+    torch.load(RUNS / "stranger.pt", weights_only=True)
+except pickle.UnpicklingError:
+    print("with weights_only=True the file is refused")
+
+# %% [markdown]
+r"""
+Nobody has called a method of `Stranger`, and the program ran all the same, while the file was read. The filter `weights_only` refuses it. But it is a filter, and a list of what is allowed can have a hole. A format that cannot name a function needs no filter.
+
+So the weights go into the folder in the format of chapter 07, so that the command `sample` can read them. Everything else is one JSON file, and the tensors in it are moved to a
 safetensors file. JSON and safetensors contain data only, so nothing in a checkpoint can run when it is read. That solves case 5, the file from a stranger.
 
 JSON cannot hold tensors, and an optimizer's state consists of dictionaries and lists with tensors in some places. `pack` walks through such a structure. It moves each tensor into one flat dictionary, and leaves a small
@@ -944,7 +968,7 @@ assert all(map(torch.equal, whole.model.parameters(), killed_run.model.parameter
 
 # %% [markdown]
 r"""
-In our run the kills came after 15, 29 and 48 lines, and it went on from the checkpoints of steps 10, 20 and 40. No line differs, and the weights are equal to the last bit. The lines contain the validation losses and the samples, so these agree as well.
+In our run the kills came after 14, 29 and 47 lines, and it went on from the checkpoints of steps 10, 20 and 40. No line differs, and the weights are equal to the last bit. The lines contain the validation losses and the samples, so these agree as well.
 
 ## Checkpoint
 """

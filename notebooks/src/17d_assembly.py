@@ -103,7 +103,7 @@ run = simple.fit(assemble(load_config("tiny", [*mine, *first, f"run.dir={RUNS}/s
 
 # %% [markdown]
 r"""
-Twenty lines, and a file has become a run. It is a real one: it has a log and checkpoints, and the same call would go on with it. But is it the run of the file? `tiny` asks for the schedule wsd with a warm-up of 20 steps. We compare the rates of three steps with those of the file:
+Fifteen lines, and a file has become a run. It is a real one: it has a log and checkpoints, and the same call would go on with it. But is it the run of the file? `tiny` asks for the schedule wsd with a warm-up of 20 steps. We compare the rates of three steps with those of the file:
 """
 
 # %%
