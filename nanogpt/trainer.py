@@ -383,9 +383,7 @@ def naming_last_good(run: Training) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        advice = "begin again in another run.dir, with a lower optim.lr"
-        if run.kept:
-            advice += " and init_from this checkpoint, or an older one if its loss is not finite"
+        advice = "begin again in another run.dir, with a lower optim.lr, by init_from if a checkpoint still gives a finite loss"
         raise FloatingPointError(f"step {run.step}: {error}; {name_last_good(run)}; {advice}") from None
     except OSError as error:
         if error.errno not in DISK_FULL:

@@ -277,7 +277,7 @@ answer("17b.3", found.count(False) if kills.POSSIBLE else "Windows has no fork")
 
 # %% [markdown]
 r"""
-In our tries two to six of the twelve kills met the writing, and left a file that cannot be loaded; how many is chance, and depends on what else the machine does. A torn file is bad enough. Worse, `torch.save` had already overwritten the older checkpoint under the same name, so there is nothing to go back to: a
+In our tries two to eight of the twelve kills met the writing, and left a file that cannot be loaded; how many is chance, and depends on what else the machine does. A torn file is bad enough. Worse, `torch.save` had already overwritten the older checkpoint under the same name, so there is nothing to go back to: a
 run of several days can be lost because of a kill in the wrong millisecond. (This child spends much of its time saving. A real run spends little time on it, so a kill meets a save less often. But
 a real run is longer.)
 

@@ -744,9 +744,7 @@ def naming_last_good(run: Training) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        advice = "begin again in another run.dir, with a lower optim.lr"
-        if run.kept:
-            advice += " and init_from this checkpoint, or an older one if its loss is not finite"
+        advice = "begin again in another run.dir, with a lower optim.lr, by init_from if a checkpoint still gives a finite loss"
         raise FloatingPointError(f"step {run.step}: {error}; {name_last_good(run)}; {advice}") from None
     except OSError as error:
         if error.errno not in DISK_FULL:
@@ -1084,7 +1082,7 @@ print("checkpoints:", *sorted(place.name for place in (RUNS / "wild").glob("step
 r"""
 The first loss is usual, 7.1. One update later it is 3 billion, and after the second update it is NaN for good. None of the five steps that follow changes the weights, no checkpoint is written in them, and their batches are kept. Then the run ends with a message for the operator.
 
-Why does the message speak of an older one? The checkpoint of step 2 is complete, but it is not good: it holds the weights *after* the second update, and with them every loss is NaN. A step notices what the update before it has done. So if a run ends in this way, look at its last lines, and go back to a checkpoint from before the loss began to rise. Here neither of the two is one, since the weights of step 1 already give 3 billion.
+Why does the message say "if a checkpoint still gives a finite loss"? The checkpoint of step 2 is complete, but it is not good: it holds the weights *after* the second update, and with them every loss is NaN. A step notices what the update before it has done. So if a run ends in this way, look at its last lines, and go back to a checkpoint from before the loss began to rise. Here neither of the two is one, since the weights of step 1 already give 3 billion.
 """
 
 # %% [markdown]
