@@ -103,7 +103,7 @@ class Model:
 
     def shape(self, vocab_size: int):
         """The GPTConfig of such a model. ValueError where there can be none."""
-        from nanogpt.model import GPTConfig  # here: it imports torch, and a command's --help needs none
+        from nanogpt.model import GPTConfig  # here: who only wants the keys and their types needs no torch
 
         return GPTConfig(**vars(self) | {"bias": self.bias is not False}, vocab_size=vocab_size)
 

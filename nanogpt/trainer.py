@@ -383,9 +383,8 @@ def naming_last_good(run: Training) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        raise FloatingPointError(
-            f"step {run.step}: {error}; {name_last_good(run)}; begin with it in another run.dir, by init_from, with a lower optim.lr"
-        ) from None
+        advice = "begin again in another run.dir, with a lower optim.lr, by init_from if a checkpoint still gives a finite loss"
+        raise FloatingPointError(f"step {run.step}: {error}; {name_last_good(run)}; {advice}") from None
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise

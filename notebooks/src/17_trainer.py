@@ -408,7 +408,8 @@ answer("17.1", seconds)
 
 # %% [markdown]
 r"""
-The pace of the steps alone would give about a second less: looks and checkpoints take time, too. The screen had a line and a story for each look. The file has all the steps, and we draw it.
+The pace of twenty steps, times the number of steps, is too low an estimate for one reason that is certain and another that is chance. Looks and checkpoints take time, too: we measure their share below. And twenty steps do not know what else the machine will do in the meantime. If the whole run took twice the estimate, it is the second reason. The trainer's own estimate counts
+the looks, and it is corrected at every look. The screen had a line and a story for each look. The file has all the steps, and we draw it.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -449,7 +450,7 @@ answer("17.2", share)
 
 # %% [markdown]
 r"""
-Between a tenth and a sixth of the time, on our machine. A look and a checkpoint cost the same whenever they are made, so with ten times as many steps between two looks the share would be a tenth of this. This run looks often because it is short.
+A little more than a tenth of the time, on the page you read. A look and a checkpoint cost the same whenever they are made, so with ten times as many steps between two looks the share would be a tenth of this. This run looks often because it is short.
 
 ## Interrupted
 
@@ -524,7 +525,7 @@ answer("17.4", sum(counted))
 
 # %% [markdown]
 r"""
-Some sixty lines, and you know each of them. nanoGPT's `train.py` has a little over 300, without the model. Here is what our trainer still lacks, in the order in which the next sittings add it:
+65 lines, and you know each of them. nanoGPT's `train.py` has a little over 300, without the model; besides what ours does, it has processes, precisions and a compiler, which come later in the course. Here is what our trainer still lacks, in the order in which the next sittings add it:
 
 - A kill while `torch.save` writes leaves half a file, and the old one is already overwritten. And with dropout the law breaks, because there is one more thing that a step changes (17b).
 - The sizes are constants in a notebook. Yesterday's run had others, and nobody knows which (17c).

@@ -11,7 +11,7 @@ was an easy case. In this sitting we look for the cases in which the simple chec
 4. The disk returns other bits than those that were written.
 5. The file comes from a stranger, and it contains a program. (Chapter 17 refuses it by `weights_only=True`. That is a filter in front of pickle, and up to PyTorch 2.5.1 it had a hole, CVE-2025-32434.)
 
-We show cases 1, 2 and 4 and then repair all five. Cases 1 and 4 are dangerous because nothing fails: the run goes on, the loss looks
+We show cases 1, 2, 4 and 5, and repair all five. Cases 1 and 4 are dangerous because nothing fails: the run goes on, the loss looks
 right, and yet it is another run. So it is not enough that a checkpoint loads. The law of this sitting is: a run that was saved and loaded makes the same steps as
 a run that was never stopped, equal to the last bit.
 """
@@ -21,6 +21,7 @@ a run that was never stopped, equal to the last bit.
 #| doc checkpoint: A checkpoint: a directory a step, whole or not there, proved by hashes.
 import contextlib
 import copy
+import pickle
 import time
 from functools import partial
 
@@ -276,7 +277,7 @@ answer("17b.3", found.count(False) if kills.POSSIBLE else "Windows has no fork")
 
 # %% [markdown]
 r"""
-In our tries two to six of the twelve kills met the writing, and left a file that cannot be loaded; how many is chance, and depends on what else the machine does. A torn file is bad enough. Worse, `torch.save` had already overwritten the older checkpoint under the same name, so there is nothing to go back to: a
+In our tries two to eight of the twelve kills met the writing, and left a file that cannot be loaded; how many is chance, and depends on what else the machine does. A torn file is bad enough. Worse, `torch.save` had already overwritten the older checkpoint under the same name, so there is nothing to go back to: a
 run of several days can be lost because of a kill in the wrong millisecond. (This child spends much of its time saving. A real run spends little time on it, so a kill meets a save less often. But
 a real run is longer.)
 
@@ -284,7 +285,30 @@ Our own checkpoint will do two things differently. Each step that is saved gets 
 
 ## Plain files, without pickle
 
-We begin with the contents. The weights go into the folder in the format of chapter 07, so that the command `sample` can read them. Everything else is one JSON file, and the tensors in it are moved to a
+We begin with the contents of the file, and with case 5. What can a checkpoint from a stranger do? `torch.save` writes a pickle, and in a pickle an object may say how it is to be made again: by calling any function of Python. Here is one that calls `print`. It could as well delete your files.
+"""
+
+
+# %%
+class Stranger:
+    """An object whose pickle asks for a call of print."""
+
+    def __reduce__(self):
+        return print, ("a program in the file has run",)
+
+
+torch.save({"model": Stranger()}, RUNS / "stranger.pt")
+_ = torch.load(RUNS / "stranger.pt", weights_only=False)
+try:
+    torch.load(RUNS / "stranger.pt", weights_only=True)
+except pickle.UnpicklingError:
+    print("with weights_only=True the file is refused")
+
+# %% [markdown]
+r"""
+Nobody has called a method of `Stranger`, and the program ran all the same, while the file was read. The filter `weights_only` refuses it. But it is a filter, and a list of what is allowed can have a hole. A format that cannot name a function needs no filter.
+
+So the weights go into the folder in the format of chapter 07, so that the command `sample` can read them. Everything else is one JSON file, and the tensors in it are moved to a
 safetensors file. JSON and safetensors contain data only, so nothing in a checkpoint can run when it is read. That solves case 5, the file from a stranger.
 
 JSON cannot hold tensors, and an optimizer's state consists of dictionaries and lists with tensors in some places. `pack` walks through such a structure. It moves each tensor into one flat dictionary, and leaves a small
@@ -506,7 +530,7 @@ show(figures.bits(moved), alt="Change of the loss over the flipped bit: the expo
 # %% [markdown]
 r"""
 The figure has a dot for each flip, and the red line is at 0.01 nats. In this figure only dots of the exponent's highest bit are above it (it has flips of matrices, not of gains and biases). If this bit is 0, flipping it multiplies the weight by $2^{128}$. Even then the
-loss does not always move: the weight may belong to a token that the batch does not contain. Six flips are few. With sixty of each bit, a flip of bit 25 or 26 shows now and then, too: it makes a weight 16 or 256 times
+loss does not always move: the weight may belong to a token that the batch does not contain. Six flips are few. With `FLIPS = 60`, a flip of bit 26 shows now and then, too: it can make a weight 256 times
 as large. Most flips do not show at all, and yet the run continues as another run. We can find them only by comparing every byte. This is why the manifest holds the SHA-256 of each file, and one of itself. `fault` compares them with the files. `checkpoints` lists the checkpoints of a folder.
 
 We flip one bit in the middle of the file with AdamW's averages, which no loss would show, and ask `fault`.
@@ -637,8 +661,8 @@ answer("17b.6", try_damages(as_left_by("07b", "weights").load_model))
 
 # %% [markdown]
 r"""
-None. The halved heads change the loss by 0.000014, because this model is hardly trained. The flipped bit is the last one of a weight, and would not show in any model. On chapter 07's trained model the halved heads raise the loss from 0.592 to 0.740, and copied answers fall from 98% to 89%.
-Without the number from before the edit, you might take that for a shorter training. Such a fault is hard to find.
+None. The halved heads change the loss by 0.000014, because this model is hardly trained. The flipped bit is the last one of a weight, and would not show in any model. Only NaN shows, and it is not refused either. In a trained model the halved heads cost more (exploration 6), but without the number from before the edit
+you would take that for a shorter training.
 
 So `save_model` wrote one number more into `config.json`: `sha256`, a hash of both files. `read_unchanged` reads the files, compares the hash, and looks for weights that are not finite.
 """
@@ -761,9 +785,9 @@ grown("load_model", "17b")
 
 # %% [markdown]
 r"""
-## Appendix: keeping the folder tidy
+## A tidy folder
 
-The next three functions keep the run's folder in order. Read what they do; you may skip their code and read on at "The simple trainer, safe". `prune` deletes old checkpoints, since each of them takes twelve bytes a parameter. Deleting begins
+Two things are left to do before the trainer can use all this: old checkpoints must go, and the log must agree with the checkpoint. `prune` deletes old checkpoints, since each of them takes twelve bytes a parameter. Deleting begins
 with a rename, too, because a folder that is half deleted must not look like a checkpoint.
 """
 
@@ -944,7 +968,7 @@ assert all(map(torch.equal, whole.model.parameters(), killed_run.model.parameter
 
 # %% [markdown]
 r"""
-In our run the kills came after 15, 29 and 48 lines, and it went on from the checkpoints of steps 10, 20 and 40. No line differs, and the weights are equal to the last bit. The lines contain the validation losses and the samples, so these agree as well.
+In our run the kills came after 14, 29 and 47 lines, and it went on from the checkpoints of steps 10, 20 and 40. No line differs, and the weights are equal to the last bit. The lines contain the validation losses and the samples, so these agree as well.
 
 ## Checkpoint
 """
@@ -977,6 +1001,7 @@ To explore:
    `time` around `save` and `fault` for two sizes: is it linear?
 4. Store AdamW's averages as bfloat16. Check with `losses`: after how many steps do the runs part, and how far are they apart after 100?
 5. Let the stream shuffle with Python's `random` instead of a key. Which of this chapter's checks fails first? Repair it with `random.getstate` in `random_states`.
+6. Halve `n_head` in a copy of chapter 07's model, and load it with the simple `load_model`. Check with `evaluate`: by how many nats does the validation loss rise? (We found 0.19.) What does a story of this model look like?
 
 ## Further reading
 

@@ -334,7 +334,7 @@ class Model:
 
     def shape(self, vocab_size: int):
         """The GPTConfig of such a model. ValueError where there can be none."""
-        from nanogpt.model import GPTConfig  # here: it imports torch, and a command's --help needs none
+        from nanogpt.model import GPTConfig  # here: who only wants the keys and their types needs no torch
 
         return GPTConfig(**vars(self) | {"bias": self.bias is not False}, vocab_size=vocab_size)
 
@@ -515,7 +515,11 @@ def check_batch(model: Model, train: Train) -> None:
 
 # %% [markdown]
 r"""
-`Config` calls `hooks`, which is not there yet. It is for keys that ask for things that most runs do not need: adapters, many processes, another logger. Their code is in *labs*, modules of later chapters. The table `LABS` says which lab a key or a section needs. The labs are named as texts, and one is imported only if its key is not at its default. So a plain run needs
+That is the whole configuration. `Config` calls one more function, `hooks`, which is not there yet.
+
+## Appendix: keys that bring code along
+
+`hooks` is for keys that ask for things that most runs do not need: adapters, many processes, another logger. Their code is in *labs*, modules of later chapters. The table `LABS` says which lab a key or a section needs. The labs are named as texts, and one is imported only if its key is not at its default. So a plain run needs
 none of them, and all you have to know today is this: a key may bring its own code along. The functions below are short. A lab may have a function `check`, which is called when a configuration is read. Where the trainer makes a part of a run, it asks `hook(config, build_model)`: this returns the lab's `build_model`, if the configuration asks for a lab that has one, and otherwise its last argument, the trainer's own.
 """
 
@@ -582,6 +586,13 @@ def hook(config: Config, usual: Callable) -> Callable:
     """A lab's function of the same name, where the configuration asks for a lab that has one; else `usual`, the core's own."""
     return next(iter(hooks(config, usual.__name__)), usual)
 
+
+# %% [markdown]
+r"""
+## All sections, tried
+
+Now `Config` is complete. We give it a batch of 1,000 tokens, and then ask which labs two runs need, a plain one and one with a time limit.
+"""
 
 # %%
 print(refusal(Config, train={"batch_tokens": 1000}))
@@ -1053,7 +1064,7 @@ show(figures.dry_run(steps), alt="Time of a step over parameters: measured, and 
 
 # %% [markdown]
 r"""
-The number at each point says by what factor a step misses the bound. On the page you read it falls from more than four for one layer to about one and a half for four. On a machine that does nothing else, the distance between the lines is the time that a roofline does not know: calls that take longer than their work, small products that fill no core, page faults
+The number at each point says by what factor a step misses the bound. On the page you read it falls from 2.7 for one layer to 1.3 for four. On a machine that does nothing else, the distance between the lines is the time that a roofline does not know: calls that take longer than their work, small products that fill no core, page faults
 (chapter 14 names the parts). The smaller the model, the larger their share.
 
 Can a step be faster than the bound? Yes, if the bound was measured with something slower than the model's own work. There are three such cases. If other programs use the processor while the roofline is measured, the bound is too high, and the lines of the figure can cross. If all data of a model fit into the cache, its traffic

@@ -744,9 +744,8 @@ def naming_last_good(run: Training) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        raise FloatingPointError(
-            f"step {run.step}: {error}; {name_last_good(run)}; begin with it in another run.dir, by init_from, with a lower optim.lr"
-        ) from None
+        advice = "begin again in another run.dir, with a lower optim.lr, by init_from if a checkpoint still gives a finite loss"
+        raise FloatingPointError(f"step {run.step}: {error}; {name_last_good(run)}; {advice}") from None
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
@@ -855,6 +854,18 @@ def open_writers(run: Training, metrics) -> list[Callable]:
         metrics.write(json.dumps(line).encode() + b"\n")
 
     return [show, append, *run.writers]
+
+
+# %%
+with open_log(run) as metrics:
+    for write in open_writers(run, metrics):
+        write({"step": 21, "loss": 5.4, "lr": 5e-4, "val_loss": 5.3})
+print("and in the file:", (run.folder / "metrics.jsonl").read_text(encoding="utf-8"))
+
+# %% [markdown]
+r"""
+The same step for people and for programs. The last three functions are called at the beginning and at the end of a run.
+"""
 
 
 # %%
@@ -1071,7 +1082,7 @@ print("checkpoints:", *sorted(place.name for place in (RUNS / "wild").glob("step
 r"""
 The first loss is usual, 7.1. One update later it is 3 billion, and after the second update it is NaN for good. None of the five steps that follow changes the weights, no checkpoint is written in them, and their batches are kept. Then the run ends with a message for the operator.
 
-One word of the message is too friendly. The checkpoint of step 2 is complete, but it is not good: it holds the weights *after* the second update, and with them every loss is NaN. A step notices what the update before it has done. So if a run ends in this way, look at its last lines, and go back to a checkpoint before the loss began to rise. Here neither of the two is one, since the weights of step 1 already give 3 billion.
+Why does the message say "if a checkpoint still gives a finite loss"? The checkpoint of step 2 is complete, but it is not good: it holds the weights *after* the second update, and with them every loss is NaN. A step notices what the update before it has done. So if a run ends in this way, look at its last lines, and go back to a checkpoint from before the loss began to rise. Here neither of the two is one, since the weights of step 1 already give 3 billion.
 """
 
 # %% [markdown]

@@ -187,10 +187,12 @@ log = RUNS / "killed/metrics.jsonl"
 deaths = [
     kills.at_line(lambda: train_config(tiny("killed")), log, step) for step in moments if kills.POSSIBLE
 ]
-twice = sum(death % EVERY for death in deaths)
-print(f"killed after steps {deaths}: {twice} of {STEPS} steps are made twice")
-answer("17f.1", twice)
 again = train_config(tiny("killed"))
+# each start has left a line (17e)
+starts = [json.loads(text)["step"] for text in (log.parent / "started.jsonl").read_text().splitlines()]
+twice = sum(deaths) - sum(starts)
+print(f"killed after steps {deaths}; went on after {starts[1:]}: {twice} of {STEPS} steps were made twice")
+answer("17f.1", twice)
 a, b = read_metrics(RUNS / "whole"), read_metrics(RUNS / "killed")
 show(
     figures.killed_run([line["loss"] for line in a], [line["loss"] for line in b], deaths, EVERY),
@@ -200,7 +202,7 @@ show(
 
 # %% [markdown]
 r"""
-The killed run was at step 18, 33 and 48 when it died, and had checkpoints of 10, 30 and 40. So 8 + 3 + 8 = 19 of its 60 steps were made twice, and no other price was paid. The points lie on the line, and the last loss is that of 17e's run, 4.0099. But curves that look alike prove little. So we compare numbers. `verdict` compares one column of two runs in the steps that both have. It names the first step that differs and the largest difference. You can use it after a resume, on a new machine, or after a change of the code:
+The killed run was at step 18, 33 and 48 when it died, and its file of starts says that it went on after steps 10, 30 and 40. So 8 + 3 + 8 = 19 of its 60 steps were made twice, and no other price was paid. The points lie on the line, and the last loss is that of 17e's run, 4.0099. But curves that look alike prove little. So we compare numbers. `verdict` compares one column of two runs in the steps that both have. It names the first step that differs and the largest difference. You can use it after a resume, on a new machine, or after a change of the code:
 the command `python -m nanogpt compare RUN RUN` in the appendix prints its sentences.
 """
 
@@ -289,18 +291,20 @@ forget = {
     "the count of updates": lambda run: setattr(run, "updates", 0),
 }
 should, above = [line["loss"] for line in a[HALF : HALF + 10]], {}
+print("forgotten               mean   of these ten differences")
 for what, of in forget.items():
     with contextlib.redirect_stdout(None):
         half = resume(build_run(tiny("half")))
     of(half)
-    above[what] = sum(one_step(half)["loss"] - loss for loss in should) / len(should)
-    print(f"{what:22} forgotten: {above[what]:+.3f} nats over the next {len(should)} steps")
+    apart = [one_step(half)["loss"] - loss for loss in should]
+    above[what] = sum(apart) / len(apart)
+    print(f"{what:22} {above[what]:+.3f} ", *(f"{gap:+.2f}" for gap in apart))
 answer("17f.2", round(above["AdamW's averages"], 3))
 assert above["nothing"] == 0, "what is loaded is not what was saved"
 
 # %% [markdown]
 r"""
-No error is raised, and nobody who sees only the new losses would notice. The dearest loss is the smallest number: without the count of updates the warm-up begins again, which costs 0.110 nats, more than four times as much as AdamW's averages. For these the second loss after the break is the worst one, and the gap closes slowly, because new averages have to be collected. A forgotten place in the data even looks like
+No error is raised, and nobody who sees only the new losses would notice. The smallest part of the checkpoint costs most: without the count of updates the warm-up begins again, which costs 0.110 nats, more than four times as much as AdamW's averages, and the gap is still open after ten steps. For the averages the second loss after the break is the worst one, 0.14 nats too high, since the update before it had no averages yet; a few steps later new ones have been collected, and the gap is closed. A forgotten place in the data even looks like
 progress: 0.054 nats less. The reason should be that these batches were seen before. Or are batches 1 to 10 simply easier than 31 to 40? As a control we train a second model for as many steps on other rows, and measure both models on both groups of batches.
 """
 
@@ -360,10 +364,28 @@ for last in (STEPS, HALF):
 
 # %% [markdown]
 r"""
-From the end, the rate jumps from a low value to a high one. No schedule has such a jump, so the result is a run that no plan describes. From the middle nothing jumps: the first 30 steps are those of a run of 120 steps. If the
-longer run must be the one that you would have planned, keep a checkpoint from the constant part and go back to it: move the later checkpoints away and start again with more steps. The steps after this checkpoint are made
-again, so take the last one before the decay. This has a price: the steps of the first decay are thrown away. If you only want a lower loss for the same number of further steps, compare both ways; in our trials with this model going on
-from the end was better.
+From the end, the rate jumps from a low value to a high one. No schedule has such a jump, so the result is a run that no plan describes. From the middle nothing jumps: the first 30 steps are those of a run of 120 steps. So a run that must be the one that you would have planned goes back to a checkpoint from the constant part, best to the last one before the decay.
+This has a price: the steps of the first decay are thrown away. Which way gives the lower loss? We go on to step 120 from the end, with 60 further steps, and from the last checkpoint before the decay, first with as many further steps and then up to step 120, too.
+"""
+
+
+# %%
+def go_on(last: int, steps: int) -> float:
+    """The validation loss after so many steps, of a copy of our run that goes on from one of its checkpoints."""
+    name = f"from_{last}_to_{steps}"
+    shutil.copytree(unbroken.folder / f"step_{last:06d}", RUNS / f"{name}/step_{last:06d}")
+    with contextlib.redirect_stdout(io.StringIO()):
+        longer = train_config(tiny(name, f"train.max_steps={steps}", f"eval.every={steps}"))
+    return read_metrics(longer.folder)[-1]["val_loss"]
+
+
+flat = int(0.7 * STEPS) // EVERY * EVERY  # the last checkpoint before the decay
+for last, steps in ((STEPS, 2 * STEPS), (flat, flat + STEPS), (flat, 2 * STEPS)):
+    print(f"from step {last} to {steps:3}, {steps - last} further steps: {go_on(last, steps):.3f}")
+
+# %% [markdown]
+r"""
+For the same 60 further steps going on from the end is better, 2.685 against 2.863: the work of the first decay is not lost, although the rate jumps. With 20 steps more, the run that went back ends at 2.565. It is the run of 120 steps that one would have planned, and it is the best of the three. So what you save depends on what you want: a lower loss soon, or a run that somebody else can repeat. (One model, one seed and short runs: a question to ask of your own.)
 
 ## How often should a run be saved?
 
@@ -397,7 +419,7 @@ show(
 
 # %% [markdown]
 r"""
-Each curve of the figure is for a machine that fails with another frequency, and the point on it is the best interval. The dashed line is our run. The best interval is about two thousand steps, longer than our whole run. So a run this short needs no checkpoint before its end, and every tenth step is far too often: it adds a tenth to the time of the steps. We saved so often only to have a new checkpoint before each of our kills. But the valley is wide. At half or twice the best interval, the lost time is only a quarter larger than at best.
+Each curve of the figure is for a machine that fails with another frequency, and the point on it is the best interval. The dashed line is our run. The best interval is many times as long as our whole run. So a run this short needs no checkpoint before its end, and every tenth step is far too often: on the page you read it adds more than a tenth to the time of the steps. We saved so often only to have a new checkpoint before each of our kills. But the valley is wide. At half or twice the best interval, the lost time is only a quarter larger than at best.
 
 What does a checkpoint spend its c seconds on? One thinks of the disk first. But there are five parts. The tensors of a GPU are copied to the CPU; here they are there already, so this part costs nothing. The tensors are joined into one block of bytes. The block is written to a file. It is read again for its hash. And at last the file is flushed to the disk. We measure each part for 80 MB, which is the size of AdamW's averages for ten million
 parameters:
@@ -624,6 +646,7 @@ r"""
 
 - Young 1974, [*A First Order Approximation to the Optimum Checkpoint Interval*](https://doi.org/10.1145/361147.361115), CACM 17(9).
 - Grattafiori et al. 2024, [*The Llama 3 Herd of Models*](https://arxiv.org/abs/2407.21783), §3.3.4: what interrupted 54 days on 16,384 GPUs.
+- PyTorch, [*Fault-tolerant Distributed Training with torchrun*](https://docs.pytorch.org/tutorials/beginner/ddp_series_fault_tolerance.html): torchrun starts the processes again when one has died, which our trainer leaves to you. The snapshot of its program, `multigpu_torchrun.py`, holds the model and the number of the epoch. It needs no optimizer's state (plain SGD has none), and a run that goes on makes the saved epoch a second time. Which lines of the tables here and in 17b are these?
 - Hu et al. 2024, [*MiniCPM*](https://arxiv.org/abs/2404.06395), §4: the schedule wsd, and runs that are extended from its constant part.
 - [llm.c](https://github.com/karpathy/llm.c), `test_gpt2.cu`, its last part: a state is saved and loaded, and ten steps must give the same losses.
 """
