@@ -74,7 +74,7 @@ MUTATIONS = [
     ("a shape is not negative", "protocol.py", "not 0 <= n <= MAX_BODY", "not n <= MAX_BODY", (PROTOCOL, "malformed_replies")),
     ("dtypes that are known", "protocol.py", "dtype not in SIZES or", "False or", (PROTOCOL, "malformed_replies")),
     ("nothing is left over", "protocol.py", "if reader.at != len(body):", "if False:", (PROTOCOL, "left_over")),
-    ("nesting is bounded", "protocol.py", "depth > MAX_DEPTH or ", "", attack("nested_values")),
+    ("nesting is bounded", "protocol.py", "depth > MAX_DEPTH or ", "", (PROTOCOL, "nested_too_deeply")),
     ("number of results", "grader.py", "if not is_asked_for(got, arguments):", "if False:", attack("too_few", "no_arguments")),
     ("number of the request", "grader.py", 'frame["id"] != self.number or ', "", attack("other_number")),
     ("one reply", "grader.py", 'kind == "value" and not values', 'kind == "value"', attack("two_replies")),

@@ -1,6 +1,7 @@
 """What strangers send, bytes and notebooks: ten thousand of each, and nothing but the two errors that are meant comes of them."""
 
 import functools
+import contextlib
 import json
 import math
 import random
@@ -77,9 +78,13 @@ def test_what_cannot_be_sent_is_a_TypeError(value):
         protocol.pack("value", 1, [value])
 
 
-def test_what_is_left_over_or_too_large_is_not_read():
+def test_what_is_left_over_nested_too_deeply_or_too_large_is_not_read():
     with pytest.raises(protocol.BadFrame, match="1 bytes are left over"):
         protocol.unpack(b'{"kind": "value", "id": 1, "values": {"b": 2}}', b"abc")
+    for depth in (protocol.MAX_DEPTH, protocol.MAX_DEPTH + 1):
+        values = '{"l": [' * depth + "0" + "]}" * depth
+        with pytest.raises(protocol.BadFrame) if depth > protocol.MAX_DEPTH else contextlib.nullcontext():
+            protocol.unpack(f'{{"kind": "value", "id": 1, "values": {values}}}'.encode(), b"")
     with pytest.raises(protocol.TooLarge):
         protocol.lengths(protocol.PREFIX.pack(protocol.MAGIC, 10, 1 << 62))
 
