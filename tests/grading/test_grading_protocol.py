@@ -1,7 +1,7 @@
 """What strangers send, bytes and notebooks: ten thousand of each, and nothing but the two errors that are meant comes of them."""
 
-import functools
 import contextlib
+import functools
 import json
 import math
 import random
