@@ -18,7 +18,7 @@ def head(nb: nbformat.NotebookNode, chapter: str) -> str:
     before = [other for other in source_chapters() if other < chapter]
     road = [other for other in before if other not in OPTIONAL or other[:2] == chapter[:2]]
     modules = dict.fromkeys(EXPORTS.findall(source_path(chapter).read_text(encoding="utf-8")))
-    parts = ["◇ optional"] * (chapter in OPTIONAL) + [f"about {in_hours(rounded(planned(nb.cells)))}"]
+    parts = [f"about {in_hours(rounded(planned(nb.cells)))}"]
     parts += [f"after chapter {road[-1]}"] if road else []
     names = [f"`{module_file(module).removeprefix('nanogpt/')}`" for module in modules]
     parts += [f"writes {', '.join(names)} in `nanogpt/`"] if names else []

@@ -144,7 +144,7 @@ def contents(chapters: dict[str, Path]) -> str:
 def part_pages(chapters: dict[str, Path]) -> dict[str, str]:
     """A page for each part: what one can do after it, and its chapters, with short names for the navigation."""
     pages = {}
-    for name, (_, _, can) in PARTS.items():
+    for name, (_, can) in PARTS.items():
         inside = part(name, list(chapters))
         text = f"# {name}\n\nAfter this part you can {can}.\n\n| | chapter | takes |\n|---|---|---|\n"
         for number in inside:

@@ -138,7 +138,7 @@ def roads() -> str:
     """A row for each part: its sittings on the main road and beside it, and their hours."""
     planned, tasks_of = minutes(), exercise_minutes()
     rows = ["| part | afterwards you can | main road | ◇ optional | exercises |", "|---|---|---|---|---|"]
-    for name, (_, _, can) in PARTS.items():
+    for name, (_, can) in PARTS.items():
         inside = part(name, chapters())
         main = [chapter for chapter in inside if chapter not in OPTIONAL]
         beside = [chapter for chapter in inside if chapter in OPTIONAL]

@@ -14,7 +14,7 @@ import nbformat
 from course.files import read_notebook, write_atomically
 from course.notebooks.address import undressed
 from course.paths import CourseError, chapters, notebook_path, relative
-from course.site.chapters import OPTIONAL, PARTS, part
+from course.site.chapters import PARTS, part
 from course.site.reading import cells_to_read
 
 NUMBERS = "Numbers are those of the executed notebooks. Times and rates differ on another machine: run the cell before you show it."
@@ -42,8 +42,8 @@ def deck(name: str) -> nbformat.NotebookNode:
     """A part's slides as one notebook: its contents, then its chapters."""
     inside = [chapter_slides(number) for number in part(name, chapters())]
     titles = [first.source.split("\n")[0].removeprefix("# ") for first, *_ in inside]
-    listed = "\n".join(f"- {title}{' ◇' if title.split()[0] in OPTIONAL else ''}" for title in titles)
-    about = slide(f"# {name}\n\nAfterwards you can {PARTS[name][2]}.\n\n{listed}\n\n{NUMBERS}")
+    listed = "\n".join(f"- {title}" for title in titles)
+    about = slide(f"# {name}\n\nAfterwards you can {PARTS[name][1]}.\n\n{listed}\n\n{NUMBERS}")
     return nbformat.v4.new_notebook(cells=[about, *itertools.chain(*inside)])
 
 
