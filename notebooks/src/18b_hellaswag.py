@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 18b · HellaSwag: is the likelier ending the right one?
+# 18b ◇ · HellaSwag: is the likelier ending the right one?
 
 Chapter 18 could say how much a model still has to learn, because its texts came from a grammar. Nobody knows the floor of ordinary
 text. So for models of ordinary text, people ask questions and count the right answers. A count looks like the simplest of numbers. But it depends on how the question

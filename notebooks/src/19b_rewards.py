@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 19b · Answers and rewards
+# 19b ◇ · Answers and rewards
 
 Chapter 19 fine-tuned a model on new text. Often there is no text to imitate. Somebody can only *check* an answer: a sum is right or wrong,
 a program passes its tests or fails. Can a model learn from such a check alone? That is reinforcement learning with verifiable rewards, and

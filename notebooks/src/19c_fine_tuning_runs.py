@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 19c · Fine-tuning runs: adapters, mixtures and answers in the trainer
+# 19c ◇ · Fine-tuning runs: adapters, mixtures and answers in the trainer
 
 Chapters 19 and 19b fine-tuned a small model in a notebook, within seconds. A model that is worth the effort is larger, and its training takes a night. Then you want what chapter 17e built: a run that is a
 file and a command, that validates itself, writes checkpoints, survives `kill -9`, and goes on. But that trainer knows one way to train. It trains all weights, it reads one folder, and every token counts. Fine-tuning changed

@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 21b · Tensor parallel: one layer on several GPUs
+# 21b ◇ · Tensor parallel: one layer on several GPUs
 
 Sharding (chapter 21) stores a weight in parts, but it gathers the weight before using it. Every rank still multiplies by the complete matrix. Sometimes this is
 not enough: one row of text takes too long on one GPU, or the activations of one layer do not fit. Then several ranks have to share one multiplication. Each rank

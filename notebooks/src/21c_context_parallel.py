@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 21c · Context parallel: one row of text over several ranks
+# 21c ◇ · Context parallel: one row of text over several ranks
 
 Data parallelism gives each rank some of the rows. Tensor parallelism gives each rank some of the weights and heads. But the memory that a block keeps for backward also grows with the length of a row, and rows have
 become long. GPT-2 had 1,024 tokens in a row. Llama 3 was trained with 131,072. *Context parallelism* gives each rank some of the tokens of one row.

@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 21d · Layouts: who holds what
+# 21d ◇ · Layouts: who holds what
 
 Chapters 20 to 21b have given three ways to share a model: copies (DDP), parts (FSDP2), and layers cut across ranks (tensor parallelism). A run takes
 one number of each. In this sitting these numbers become words in the run's configuration, and the trainer does the rest. The law stays what it

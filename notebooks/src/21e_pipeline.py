@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 21e · Pipeline: the layers over several ranks
+# 21e ◇ · Pipeline: the layers over several ranks
 
 There is one more way to share a model, and it is the most obvious one: give the first layers to one rank and the last layers to another. Each rank then has a *stage* of the model. What moves between the
 ranks is small: the activations (B, T, C) go forward from stage to stage, and their gradients come back. One tensor more has to be sent, and

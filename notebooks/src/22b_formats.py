@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 22b · Formats: llm.c and Megatron
+# 22b ◇ · Formats: llm.c and Megatron
 
 *This sitting is optional.* Two other programs can judge our work. *llm.c* (Karpathy 2024) trains GPT-2 in plain C and CUDA. *Megatron-LM* (Shoeybi et al. 2019) trains it on thousands of GPUs. Both keep weights and tokens in binary files of their own, with little documentation except the code that
 reads them. (Megatron-LM is a repository of training scripts. The layers, the parallelism and the data sets are a library in it, *Megatron Core*, which pip knows as `megatron-core`.) If we can write those files to the byte, we can start a run there and finish it here. And we gain something better: a program that others wrote and that computes the same model. Its opinion of our model is worth more than any test that we write ourselves. In the first half of this sitting we write our model and its gradients into such files, and then ask llm.c's own test program about them, and about two wrong models. It will find one of the two.

@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 22c · Scaling laws: the best model for a budget
+# 22c ◇ · Scaling laws: the best model for a budget
 
 *This sitting is optional.* With a given budget of computing you can train a large model on few tokens or a small model on many. Which is better? Hoffmann et al. (2022, "Chinchilla") trained four
 hundred models, fitted a law with five numbers to their losses, and used the law to answer the question for budgets that nobody had tried. One of the five numbers is the entropy of the text: no model can have a lower loss. For real text the fit is the only estimate of this number, so nobody knows whether it is right. Here we know it exactly: chapter 02's stories come from a grammar, and their entropy is a sum. So this chapter repeats the experiment with small models, and then

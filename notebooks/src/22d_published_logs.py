@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 22d · Published logs: the 21 skipped steps
+# 22d ◇ · Published logs: the 21 skipped steps
 
 *This page is optional, and shorter than a sitting.* A log is the only part of a run that others ever see. If you can read one, you know what was run, and you notice when the script says something else. Here is a small detective story about a published log of a Megatron-LM run: it shows how float16's loss scale behaves in a
 long run (chapter 10b introduced it), and how much one can learn from a learning rate that is printed with seven digits. Then we read three other logs, for one question each: how precise is one validation loss, can six devices be compared by their losses, and did a run start well?

@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 23 · Kernels: write what the compiler wrote
+# 23 ◇ · Kernels: write what the compiler wrote
 
 In chapter 11 the compiler made one kernel of nine operations. In chapter 12 we wrote flash attention, and it was slow,
 because each step of it was a call from Python. Both times the fast version was somebody else's. In this chapter we write

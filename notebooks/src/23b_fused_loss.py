@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 23b · Fused loss: the largest tensor of a step, and how to do without it
+# 23b ◇ · Fused loss: the largest tensor of a step, and how to do without it
 
 The largest tensor in GPT-2's training step is not a weight. It holds the *logits*: one number for each token of the batch
 and each of the 50,257 entries of the vocabulary. A batch of 8 texts of 1,024 tokens has 8,192 · 50,257 logits, and in

@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 23c · Flash kernels: chapter 12 again, and now in one piece
+# 23c ◇ · Flash kernels: chapter 12 again, and now in one piece
 
 In chapter 12 we wrote flash attention in PyTorch. It needs no T × T matrix, and it was slow, because every tile cost a
 dozen calls from Python. Chapter 12b then used PyTorch's own kernel, which somebody else wrote.

@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 23d · Compiled kernels: look at them without a GPU
+# 23d ◇ · Compiled kernels: look at them without a GPU
 
 The interpreter checks what a kernel computes. But a GPU does not run Python. It runs instructions that Triton's compiler
 makes from our text. Does it use the tensor cores? Does it fit into the memory of the GPU? How many of its programs

@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 24 · Llama: GPT-2 with six changes
+# 24 ◇ · Llama: GPT-2 with six changes
 
 Download an open language model, for example Llama 3 or Qwen3, and look into its `config.json`. It will say `LlamaForCausalLM` or
 `Qwen3ForCausalLM`. Many others have a name of the same family. You may expect something new, but you know nearly all of it. There is a

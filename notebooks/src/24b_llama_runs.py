@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 24b · Llama runs: the trainer takes a second family
+# 24b ◇ · Llama runs: the trainer takes a second family
 
 Chapter 24 trained its Llama with chapter 07's `train`, in a notebook. A real run needs more. It is described by a file
 that is checked before the run starts. It writes checkpoints, continues after a crash, and leaves a folder for `sample`

@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 24c · SentencePiece: the tokenizer in Llama 2's folder
+# 24c ◇ · SentencePiece: the tokenizer in Llama 2's folder
 
 Chapter 24 can read a Llama's weights, but weights are of no use without the tokenizer that the model was trained with. The
 folders of Llama 2 and Mistral do not have a `tokenizer.json` of our kind. They have a file named `tokenizer.model`, and

@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 24d · BERT: both sides of a word
+# 24d ◇ · BERT: both sides of a word
 
 Llama came four years after GPT-2. *BERT* (Devlin et al. 2018) came four months before GPT-2, and its blocks have the same parts.
 Two things differ. A GPT sees only what is to the left of a position, because its task is to predict the next token.
