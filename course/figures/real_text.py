@@ -1,4 +1,4 @@
-"""Chapter 16's figures."""
+"""Chapter 16a's figures."""
 
 import html
 

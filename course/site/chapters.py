@@ -12,7 +12,7 @@ CHAPTERS = {  # by number, what its file is called
 
 # Sittings that a reader may leave out: the others can be read without them.
 OPTIONAL = {
-    *("16b", "16c", "18b", "19b", "19c", "21b", "21c", "21d", "21e", "22b", "22c", "22d"),
+    *("16a", "16b", "16c", "18b", "19b", "19c", "21b", "21c", "21d", "21e", "22b", "22c", "22d"),
     *("23", "23b", "23c", "23d", "24", "24b", "24c", "24d", "25", "25b"),
 }
 
