@@ -29,7 +29,8 @@ from pathlib import Path
 
 import numpy as np
 
-from course.notebook import answer, checkpoint, grown, predict, predictions
+from course.figures import real_text as figures
+from course.notebook import answer, checkpoint, grown, predict, predictions, show
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.files import save_json
 from nanogpt.shards import MAGIC, SPLITS, VERSION, file_sha256, identity, load_manifest
@@ -391,10 +392,12 @@ answer("16.2", len(in_place))
 damaged = damaged_after_kills(folder / "killed", write_shard)
 print("renamed when complete:", len(damaged), f"damaged files of {len(pieces)}")
 assert not damaged, f"{damaged[0]} is not the file of a run that was never stopped"
+alt = "Fifty files in two rows: among those written in place some are damaged, of those renamed when complete none"
+show(figures.files({"written in place": in_place, "renamed when complete": damaged}, len(pieces)), alt=alt)
 
 # %% [markdown]
 r"""
-A file that is written in place is damaged if the kill falls into its writing, and a kill may miss: we cannot aim it. We have repeated the cell twelve times on a busy machine. The eight kills left 4 to 8 damaged files each time when files were written in place, and never one with `write_shard`. However often a run is killed, the files that exist are complete, and the finished folder is the same to the byte. (A kill stands for a lost process. A lost power supply is what the flush is for, and we have not tried that.) The optional sitting 16b builds its command on this rule. It adds pieces
+Each square is a file, and the red ones are damaged. A file that is written in place is damaged if the kill falls into its writing, and a kill may miss: we cannot aim it. We have repeated the cell twelve times on a busy machine. The eight kills left 4 to 8 damaged files each time when files were written in place, and never one with `write_shard`. However often a run is killed, the files that exist are complete, and the finished folder is the same to the byte. (A kill stands for a lost process. A lost power supply is what the flush is for, and we have not tried that.) The optional sitting 16b builds its command on this rule. It adds pieces
 of many files, a manifest for each piece, and several processes.
 """
 

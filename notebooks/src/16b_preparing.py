@@ -592,7 +592,7 @@ r"""
 *Processes.* tiktoken releases Python's global lock while it encodes, but the Python code around it cannot, so chunks are encoded in several
 processes. Two things are easy to get wrong. Processes must be *spawned*, as Windows and macOS do anyway, so their function
 must be importable, and the calling script needs `if __name__ == "__main__":`. And a worker must not survive a parent
-that was killed.
+that was killed. (The calls of this page have one worker, since the module is on the disk only after the checkpoint. The tests kill runs with two workers, and compare the bytes.)
 """
 
 
@@ -906,26 +906,6 @@ predictions("16b")
 
 # %%
 checkpoint("16b")
-
-# %% [markdown]
-r"""
-Now that the module is written, worker processes can import it. One call remains, the one that the title promises: several processes at once.
-"""
-
-# %%
-from nanogpt.labs.corpora import prepare as written
-
-two = written.prepare(path, folder / "two workers", folder / "tokenizer.json", **how | dict(workers=2))
-for shard in [shard for held in two["splits"].values() for shard in held["shards"]]:
-    name = shard["file"]
-    same = (folder / "two workers" / name).read_bytes() == (folder / "straight" / name).read_bytes()
-    assert same, f"{name} of two workers is another file than that of one"
-print(f"{len(chunks)} chunks by two workers: the same shards to the byte")
-
-# %% [markdown]
-r"""
-Whichever worker makes which chunk, the shards are the same. Do not expect a gain in time from a text as small as this one: each worker has to be started and to import the module first.
-"""
 
 # %% [markdown]
 r"""
