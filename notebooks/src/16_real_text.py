@@ -38,6 +38,20 @@ from nanogpt.shards import read_shard, save_manifest, shard_header, write_shard
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
+# %%
+#| export labs.corpora.text
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, write_shard
+from nanogpt.labs.corpora.splits import split_of
+from nanogpt.tokenizer import BPETokenizer
+
 # %% [markdown]
 r"""
 All sizes are set here. `A_FILE` says how many stories go into one file of the kill experiment, and `KILLS` how often we shall kill a run.
@@ -410,20 +424,6 @@ With these parts, a text becomes shards in one function. Its first part, `read_d
 
 # %%
 #| export labs.corpora.text
-import hashlib
-import re
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
-from pathlib import Path
-
-import numpy as np
-
-from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, write_shard
-from nanogpt.labs.corpora.splits import split_of
-from nanogpt.tokenizer import BPETokenizer
-
-# %%
-#| export labs.corpora.text
 SEPARATOR = re.compile(r"(?m)^<\|endoftext\|>[ \t\r]*(?:\n|\Z)")
 # a document's end with the blank lines behind it, in which there may be spaces
 BLANK_LINES = re.compile(r"\S[^\S\n]*\n(?:[^\S\n]*\n)+(?=[^\S\n]*\S)", re.ASCII)
@@ -758,7 +758,7 @@ Where do we stand? A text becomes shards in one call. What is on the disk is com
 ## Your predictions
 """
 
-# %%
+# %% tags=["nbval-ignore-output"]
 predictions("16")
 
 # %% [markdown]
