@@ -60,7 +60,7 @@ def identity(tokenizer) -> dict:
 
 
 def manifest_sha256(manifest: dict) -> str:
-    """Hex SHA-256 of all that a manifest says, but for this hash itself."""
+    """Hex SHA-256 of all that a manifest says, as JSON with sorted keys, but for this hash itself (its key "sha256")."""
     contents = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 

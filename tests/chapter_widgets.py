@@ -18,7 +18,7 @@ from course.figures import (
     sharding,
     tokenizer,
 )
-from nanogpt.labs.corpora.sources import first_cut
+from nanogpt.labs.corpora.cuts import safe_cut
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.drills.formats import FORMATS
 from nanogpt.labs.parallel.pipeline import interleaved, simulate
@@ -95,9 +95,7 @@ WIDGETS = {
     "10": lambda: precision.bits_widget("65520", FORMATS),
     "12": lambda: flash_attention.block_widget(torch.arange(12.0).remainder(5)),
     "15": lambda: recipe.schedule_widget(rates),
-    "16": lambda: real_text.cutting_widget(
-        "She won 1234 coins.\n\n  Then it's over.", BPE.encode, partial(first_cut, "text")
-    ),
+    "16a": lambda: real_text.cutting_widget("She won 1234 coins.\n\n  Then it's over.", BPE.encode, safe_cut),
     "18b": questions,
     "20b": lambda: ddp.scaling_widget(curves),
     "21": lambda: sharding.stages_widget(stages_of, [1, 4, 16, 64, 256]),

@@ -1,4 +1,4 @@
-"""Texts and files for chapter 16's and 16b's tests: strings that make trouble, and about 40 documents in each kind of file."""
+"""Texts and files for chapter 16a's and 16b's tests: strings that make trouble, and about 40 documents in each kind of file."""
 
 import contextlib
 import csv
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from nanogpt.labs.corpora.sources import blocks_in, cut_files
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.tokenizer import BPETokenizer
 
@@ -27,10 +26,15 @@ def write_jsonl(path: Path, texts: list[str]) -> Path:
 
 
 def spans_of(files: list[Path], chunk: int, paragraphs=False) -> list:
+    # imported here: 17d's tests need the rest of this file, and no 16a
+    from nanogpt.labs.corpora.sources import cut_files
+
     return [span for spans in cut_files(files, chunk, paragraphs) for span in spans]
 
 
 def documents_of(files: list[Path], chunk: int, block: int, paragraphs=False) -> list[str]:
+    from nanogpt.labs.corpora.sources import blocks_in
+
     spans = spans_of(files, chunk, paragraphs)
     return [text for span in spans for _, texts in blocks_in(span, block) for text in texts]
 

@@ -1,4 +1,4 @@
-"""Chapter 16's figures."""
+"""Figures of chapters 16 and 16a."""
 
 import html
 
@@ -7,6 +7,19 @@ import matplotlib.pyplot as plt
 from course import widgets
 
 LONGEST = 120  # characters that the widget reads: each place is tried
+
+
+def files(damaged: dict[str, list[str]], count: int):
+    """A square for each of `count` files, train_000000.bin and so on; in each row the damaged ones are red."""
+    fig, ax = plt.subplots(figsize=(7, 1.5))
+    for row, names in enumerate(damaged.values()):
+        numbers = [int(name[6:12]) for name in names]
+        colours = ["C3" if n in numbers else "C2" for n in range(count)]
+        ax.scatter(range(count), [row] * count, c=colours, marker="s", s=20)
+    ax.set_yticks(range(len(damaged)), list(damaged))
+    ax.set(xlabel="file", ylim=(len(damaged) - 0.5, -0.5))
+    ax.grid(False)
+    return fig
 
 
 def places(share, kinds: list[str], framed):

@@ -2,8 +2,8 @@
 r"""
 # Exercises 16 · Real text
 
-Chapters 16 and 16b: where a text may be cut, what a vocabulary makes of it, and a preparation that is taken away and goes on. Work from
-top to bottom; the tasks do not need each other. `course check 16` runs the visible checks, `course progress` says what is left.
+Chapters 16, 16a and 16b: where a text may be cut and what a vocabulary makes of it (16a), a preparation that is taken away and goes on
+(16b), and what validation measures (16). The tasks do not need each other. `course check 16` runs the visible checks, `course progress` says what is left.
 """
 
 # %%

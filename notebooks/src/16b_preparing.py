@@ -1,11 +1,11 @@
 # %% [markdown]
 r"""
-# 16b · Preparing: any size, in parallel, resumable
+# 16b ◇ · Preparing: any size, in parallel, resumable
 
 Chapter 02's stories are tokenized in seconds. A crawl of the web takes hours on all cores, or days on one core. In that time the disk
-can fill up, the battery can run empty, and a cluster can take its machine back. Chapter 16 cut one text file at safe places and wrote a shard for each piece. This chapter turns
+can fill up, the battery can run empty, and a cluster can take its machine back. Chapter 16 wrote a text into shards so that each of them is complete or absent, and chapter 16a cut files of any size and kind at safe places. This chapter turns
 text of any kind and size into the shards of chapter 03, in constant memory, on all cores or on many machines. Whatever stops a run, the same
-command continues it, and the finished shards are the same to the byte. We shall kill it before each single change that it makes to the disk, and look.
+command continues it, and the finished shards are the same to the byte. We shall kill it before each single change that a merge makes to the disk, and look.
 
 We build it in three steps: one chunk of the text, all chunks merged, and a loop of ten lines that does both and can be killed. The command with its processes, locks and options comes at the end, as an appendix. The first code cell has the imports and all sizes of this chapter.
 """
@@ -79,7 +79,7 @@ One idea is enough for everything that we promised. The text is cut into *chunks
 itself into a small data set of its own, which is either complete or absent. Cores and machines share the chunks among them. A run that follows
 an interrupted one makes only the chunks that are absent. At the end all chunks are joined in order.
 
-(The next two cells are the imports of the two modules that this chapter exports.) The third cell makes the chapter's text, four thousand stories in a JSONL file with one story in each line, trains a small tokenizer, and cuts the file into chunks with chapter 16's
+(The next two cells are the imports of the two modules that this chapter exports.) The third cell makes the chapter's text, four thousand stories in a JSONL file with one story in each line, trains a small tokenizer, and cuts the file into chunks with chapter 16a's
 `cut_files`.
 """
 
@@ -97,8 +97,8 @@ from pathlib import Path
 import numpy as np
 
 from nanogpt.files import atomically
+from nanogpt.labs.corpora.encode import load_tokenizer
 from nanogpt.labs.corpora.sources import Span, hash_of
-from nanogpt.labs.corpora.vocab import load_tokenizer
 from nanogpt.shards import HEADER_BYTES, SPLITS, check_shards, file_sha256, identity, load_manifest
 from nanogpt.shards import read_shard, save_manifest, shard_header, write_shard
 from nanogpt.tokenizer import BPETokenizer
@@ -124,7 +124,7 @@ import numpy as np
 from tqdm import tqdm
 
 from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, kind_of, print_remarks
-from nanogpt.labs.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
+from nanogpt.labs.corpora.encode import bytes_per_token, encode_texts, load_tokenizer
 from nanogpt.shards import identity
 from nanogpt.labs.corpora.splits import split_of
 
@@ -145,7 +145,7 @@ r"""
 ## The ids of a chunk
 
 A document's hash decides its split (chapter 03). A chunk consists of *spans*, stretches of files. `encode_spans` reads a span a block at a time and encodes all documents of a block that go to the same
-split in one call. Two functions of chapter 16's appendix help. `blocks_in(span, block)` yields for each block whether documents begin with its texts (the middle of a long text file begins none), and the texts. `encode_texts(texts, begin, encoding, eot)` gives their ids. We print the first three portions of the first chunk.
+split in one call. Two functions of chapter 16a help. `blocks_in(span, block)` yields for each block whether documents begin with its texts (the middle of a long text file begins none), and the texts. `encode_texts(texts, begin, encoding, eot)` gives their ids. We print the first three portions of the first chunk.
 """
 
 
@@ -178,7 +178,7 @@ for split, ids, n, size in list(encode(chunks[0]))[:3]:
 # %% [markdown]
 r"""
 The generator yields small portions: the ids of one split in one block, with the number of documents and of bytes of text. The first block has 23 stories: 18 go to train, 1 to val and 4 to test. The generator never holds more than a block in memory. The counts
-go into the manifest, and at the end they give the bytes per token of chapter 16. Note that the split does not depend on the chunk. A document that moves to another chunk, because text was added
+go into the manifest, and at the end they give the bytes per token of chapter 16a. Note that the split does not depend on the chunk. A document that moves to another chunk, because text was added
 before it, still goes to the same split.
 
 ## A chunk is complete, or absent
@@ -592,7 +592,7 @@ r"""
 *Processes.* tiktoken releases Python's global lock while it encodes, but the Python code around it cannot, so chunks are encoded in several
 processes. Two things are easy to get wrong. Processes must be *spawned*, as Windows and macOS do anyway, so their function
 must be importable, and the calling script needs `if __name__ == "__main__":`. And a worker must not survive a parent
-that was killed.
+that was killed. (The calls of this page have one worker, since the module is on the disk only after the checkpoint. The tests kill runs with two workers, and compare the bytes.)
 """
 
 
@@ -882,7 +882,7 @@ with contextlib.chdir(folder):
 
 # %% [markdown]
 r"""
-One document in a hundred goes to val and one to test, as the options say by default. The same text has 732,506 tokens for training with the merges and 1,724,921 without: the warning of chapter 16 says so.
+One document in a hundred goes to val and one to test, as the options say by default. The same text has 732,506 tokens for training with the merges and 1,724,921 without: the warning of chapter 16a says so.
 
 *Check.* `prepare` must write the bytes that the simple `work` has written.
 """
@@ -911,11 +911,10 @@ checkpoint("16b")
 r"""
 ## Exercises
 
-`course exercises release 16` writes these, and those of 16, as a notebook to `released/`; `course check 16` runs their visible checks.
+`course exercises release 16` writes these, and those of 16 and 16a, as a notebook to `released/`; `course check 16` runs their visible checks.
 
 - **16-3** A job that is taken away, 30 minutes: derive what chunks save.
 - **16-4** Who makes which chunk, 20 minutes: write the check that finds a chunk lost or made twice.
-- **16-5** What validation measures, 10 minutes: a hash against the tail of a crawl.
 
 To explore:
 

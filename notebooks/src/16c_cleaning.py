@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 16c · Cleaning: which text is worth training on
+# 16c ◇ · Cleaning: which text is worth training on
 
 Chapters 16 and 16b turned text into shards and did not ask what the text says. The people who train large models spend most of their effort on
 exactly this question. A crawl of the web contains the same article a thousand times, menus and error messages, and sometimes the

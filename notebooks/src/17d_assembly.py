@@ -913,18 +913,19 @@ from importlib import import_module
 from pathlib import Path
 
 from nanogpt.config import Data
-from nanogpt.labs.corpora.sources import is_packed, kind_of, print_remarks
 from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.labs.corpora.text import prepare_text
+from nanogpt.labs.corpora.vocab import read_tokenizer
 from nanogpt.shards import file_sha256, load_manifest
 from nanogpt.tokenizer import BPETokenizer
 
 LARGE = 1 << 28  # bytes of a text that are not read as a whole
+NO_TEXT = {".jsonl", ".ndjson", ".csv", ".parquet", ".gz", ".zst"}  # the ends of such files' names
 
 
 def is_small(source: Path) -> bool:
     """Whether a source is one text that can be read as a whole."""
-    plain = source.is_file() and not is_packed(source) and kind_of(source) in ("text", None)
+    plain = source.is_file() and source.suffix.lower() not in NO_TEXT
     return plain and source.stat().st_size < LARGE
 
 
@@ -949,7 +950,7 @@ def refuse_other_data(data: Data, manifest: dict) -> None:
         if isinstance(data.tokenizer, int):
             asked["vocab_size"] = data.tokenizer
         elif data.tokenizer != "gpt2":
-            asked["fingerprint"] = BPETokenizer.load(data.tokenizer).fingerprint
+            asked["fingerprint"] = read_tokenizer(data.tokenizer).fingerprint
         else:
             asked["vocab_size"] = 50257
             with suppress(OSError):  # its file may be out of reach, and training needs it for samples alone
@@ -971,7 +972,8 @@ def make_data(data: Data) -> None:
     elif data.source == "stories":
         ensure_corpus(folder)
     else:
-        print_remarks(source)
+        with suppress(ModuleNotFoundError):  # chapter 16a, which says what is odd about a text
+            import_module("nanogpt.labs.corpora.sources").print_remarks(source)
         if is_small(source):
             prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)
         else:
@@ -993,13 +995,12 @@ for place in ("stories", "german"):
 
 # %% [markdown]
 r"""
-`make_large` prepares what `make_data` leaves to it, with chapter 16b's `prepare`. If the tokenizer is given as a number, it is trained on the first 16 MB of the text.
+`make_large` prepares what `make_data` leaves to it, with the optional sittings 16a and 16b. If the tokenizer is given as a number, it is trained on the first 16 MB of the text.
 """
 
 
 # %%
 #| export labs.corpora.make
-from nanogpt.labs.corpora.sources import blocks_in, cut_files, find_files
 from nanogpt.labs.corpora.text import LEARN, to_learn_from
 
 
@@ -1007,8 +1008,9 @@ def make_large(data: Data) -> None:
     """Make the shards of data.dir from data.source: a file of any kind and size, or a folder of them."""
     source, folder, tokenizer = Path(data.source), Path(data.dir), data.tokenizer
     if isinstance(tokenizer, int):
-        spans = next(cut_files(find_files(source), LEARN, data.paragraphs))
-        texts = (text for span in spans for _, block in blocks_in(span, 1 << 20) for text in block)
+        files = import_module("nanogpt.labs.corpora.sources")  # of chapter 16a
+        spans = next(files.cut_files(files.find_files(source), LEARN, data.paragraphs))
+        texts = (text for span in spans for _, block in files.blocks_in(span, 1 << 20) for text in block)
         BPETokenizer.train(to_learn_from(texts), tokenizer).save(tokenizer := folder / "tokenizer.json")
     lab = import_module("nanogpt.labs.corpora.prepare")  # of chapter 16b
     lab.prepare(source, folder, tokenizer, data.val, 0.0, data.paragraphs)

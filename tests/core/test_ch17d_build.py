@@ -68,6 +68,30 @@ def test_a_tokenizer_is_the_shards_own_or_none(config):
     assert build.find_tokenizer(config().data, manifest | {"fingerprint": "another"}) is None
 
 
+def test_only_a_plain_text_is_read_as_a_whole(tmp_path):
+    """All other kinds of files are left to chapter 16a's readers."""
+    sources = pytest.importorskip("nanogpt.labs.corpora.sources")  # chapter 16a
+    from nanogpt.labs.corpora.make import is_small
+
+    assert not is_small(tmp_path)
+    for end in (
+        "",
+        ".txt",
+        ".TXT",
+        ".md",
+        ".json",
+        ".txt.gz",
+        ".zst",
+        ".CSV",
+        *sources.KINDS,
+        *sources.PACKED,
+    ):
+        file = tmp_path / f"a{end}"
+        file.write_text("text")
+        plain = not sources.is_packed(file) and sources.kind_of(file) in ("text", None)
+        assert is_small(file) == plain, end
+
+
 def test_a_folder_and_a_large_text_make_the_same_shards(tmp_path, monkeypatch):
     """They are left to the lab, and the tokenizer is learned from them all the same."""
     pytest.importorskip("nanogpt.labs.corpora.prepare")  # chapter 16b

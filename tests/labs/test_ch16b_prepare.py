@@ -26,11 +26,11 @@ from texts import files_in, story_tokenizer, tokens_so_far, write_csv, write_jso
 import nanogpt.labs.corpora.prepare
 from nanogpt.files import alone_in
 from nanogpt.labs.corpora.chunks import CHUNKS, make_chunk, merge_split, shards_in
+from nanogpt.labs.corpora.encode import load_tokenizer
 from nanogpt.labs.corpora.prepare import in_processes, prepare, start_worker
 from nanogpt.labs.corpora.sources import cut_files, find_files
 from nanogpt.labs.corpora.splits import split_of
 from nanogpt.labs.corpora.stories import stories
-from nanogpt.labs.corpora.vocab import load_tokenizer
 from nanogpt.shards import document_starts, load_manifest, open_shards, read_shard, write_shard
 from nanogpt.tokenizer import BPETokenizer
 

@@ -95,6 +95,7 @@ def test_a_text_that_is_one_document_can_be_trained_on(tmp_path):
 
 @pytest.mark.parametrize("name", ["rows, of cats.jsonl.gz", "corpus"])
 def test_files_of_other_kinds_and_folders_train_too_and_are_known_again(tmp_path, capsys, name):
+    pytest.importorskip("nanogpt.labs.corpora.prepare")  # chapter 16b
     rows = "".join(json.dumps({"text": text}) + "\n" for text in CATS.split("\n\n"))
     if name == "corpus":
         (tmp_path / name).mkdir()

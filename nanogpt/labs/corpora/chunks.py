@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from nanogpt.files import atomically
+from nanogpt.labs.corpora.encode import load_tokenizer
 from nanogpt.labs.corpora.sources import Span, hash_of
-from nanogpt.labs.corpora.vocab import load_tokenizer
 from nanogpt.shards import (
     HEADER_BYTES,
     SPLITS,

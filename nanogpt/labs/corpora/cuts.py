@@ -1,6 +1,6 @@
 """Where a text may be cut so that no id changes, in memory and in a file of any size.
 
-Exported from notebooks/16_real_text.ipynb.
+Exported from notebooks/16a_any_file.ipynb.
 """
 
 import re

@@ -22,9 +22,9 @@ from tqdm import tqdm
 
 from nanogpt.files import alone_in
 from nanogpt.labs.corpora.chunks import CHUNKS, adopt, finished, make_chunk, merge_chunks, shards_in
+from nanogpt.labs.corpora.encode import bytes_per_token, encode_texts, load_tokenizer
 from nanogpt.labs.corpora.sources import Span, blocks_in, cut_files, find_files, kind_of, print_remarks
 from nanogpt.labs.corpora.splits import split_of
-from nanogpt.labs.corpora.vocab import bytes_per_token, encode_texts, load_tokenizer
 from nanogpt.labs.formats.megatron import shards_to_megatron
 from nanogpt.shards import identity
 

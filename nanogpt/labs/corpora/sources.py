@@ -1,6 +1,6 @@
 """Documents from text, JSONL, CSV and parquet files of any size, in chunks.
 
-Exported from notebooks/16_real_text.ipynb.
+Exported from notebooks/16a_any_file.ipynb.
 """
 
 import csv

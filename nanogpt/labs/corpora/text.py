@@ -13,10 +13,10 @@ import numpy as np
 
 from nanogpt.files import alone_in
 from nanogpt.labs.corpora.splits import split_of
+from nanogpt.labs.corpora.vocab import read_tokenizer
 from nanogpt.shards import SPLITS, file_sha256, identity, save_manifest, write_shard
 from nanogpt.tokenizer import BPETokenizer
 
-LEARN = 1 << 24  # characters of a text that a new tokenizer learns from
 SEPARATOR = re.compile(r"(?m)^<\|endoftext\|>[ \t\r]*(?:\n|\Z)")
 
 
@@ -44,6 +44,9 @@ def read_documents(source: str | Path, paragraphs: bool = True) -> list[str]:
     return documents
 
 
+LEARN = 1 << 24  # characters of a text that a new tokenizer learns from
+
+
 def to_learn_from(texts: Iterable[str]) -> Iterator[str]:
     """The first of the texts, with LEARN characters together, or a text more."""
     read = 0
@@ -55,9 +58,9 @@ def to_learn_from(texts: Iterable[str]) -> Iterator[str]:
 
 
 def tokenizer_for(documents: list[str], tokenizer: int | str | Path, folder: Path) -> BPETokenizer:
-    """GPT-2's, that of a tokenizer.json, or a new one of so many tokens, learned from the first documents and saved."""
+    """The one that is named, or a new one of so many tokens, learned from the first documents and saved."""
     if not isinstance(tokenizer, int):
-        return BPETokenizer.gpt2() if tokenizer == "gpt2" else BPETokenizer.load(tokenizer)
+        return read_tokenizer(tokenizer)
     coder = BPETokenizer.train(to_learn_from(documents), tokenizer)
     coder.save(folder / "tokenizer.json")
     return coder

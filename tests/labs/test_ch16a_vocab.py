@@ -9,17 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from texts import SPACES, TEXT
 
+from nanogpt.labs.corpora.encode import bytes_per_token, cut_long_runs, encode_texts, load_tokenizer
 from nanogpt.labs.corpora.stories import stories
-from nanogpt.labs.corpora.vocab import (
-    byte_characters,
-    bytes_per_token,
-    cut_long_runs,
-    encode_texts,
-    load_tokenizer,
-    merge_lines,
-    read_vocab,
-    write_vocab,
-)
+from nanogpt.labs.formats.merges import byte_characters, merge_lines, read_vocab, write_vocab
 from nanogpt.tokenizer import EOT, GPT2_PATTERN, BPETokenizer, merge_chunk
 
 LETTERS = st.one_of(st.sampled_from(" \n\t'sltré写🙂\u3000\x00\xa0\xad"), st.characters(codec="utf-8"))
