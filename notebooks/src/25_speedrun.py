@@ -776,8 +776,8 @@ And the record is longer than it has to be. With 85 steps the mean of five runs 
 Keep in mind
 what this table is about: a tiny model, seconds of training, a bar that is far from the best possible loss. We also chose the recipe by
 looking at the loss on the validation text. The rules of such races allow it, and it makes our numbers a little too good. The
-tables of recent tokens, for example, take over the spelling, and the bar asks for little more than spelling. Chapter 25b asks what they
-do for a model that has to learn more. They also need the tokens before the current one, so chapter 08's cache, which
+tables of recent tokens, for example, take over the spelling, and the bar asks for little more than spelling. In chapter 25b, where a model has to
+copy and to calculate, they are worth 1.09 and not 4. They also need the tokens before the current one, so chapter 08's cache, which
 passes new tokens alone, does not work with them.
 
 ## The board
