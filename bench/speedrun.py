@@ -14,8 +14,9 @@ The reference and our runs take turns in one process, a fifth of the reference b
 drawing the batch, forward, backward, update. Evaluation and compilation do not count, for either side.
 
 --table: what each ingredient is worth, one left out at a time, with three seeds (one on the stories). Losses do not depend on how busy the
-machine is; the times of a step are measured in turns. On the stories it has each first model's excess by kind, too. Then the controls: the reference at other rates, batches and lengths, and our recipe
-with fewer steps or without several ideas. Without --table, the table and the controls of the file that --out names are kept.
+machine is; the times of a step are measured in turns. On the stories it has each first model's excess by kind, too. Then the controls: the
+reference at other rates, batches and lengths, and our recipe with fewer steps or without several ideas. Without --table, the table and the
+controls of the file that --out names are kept.
 --only-table: no race; the record of the file that --out names is kept.
 --quick: a hundredth of the work, to see that everything runs; its numbers mean nothing.
 """
@@ -285,7 +286,7 @@ def controls(track, ours: Recipe, quick: bool) -> dict:
         trained = [finished(track, recipe, seed)[0] for seed in range(seeds)]
         losses = [track.loss(model)[0] for model in trained]
         found.append({"changes": changes, "losses": losses} | track.more(trained[0]))
-        print("ours", found[-1], flush=True)
+        print("ours", changes, *(f"{loss:.4f}" for loss in losses), flush=True)
     return {"reference": theirs, "ours": found, "threads": torch.get_num_threads()}
 
 
