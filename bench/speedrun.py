@@ -13,8 +13,10 @@ read from its beginning.
 The reference and our runs take turns in one process, a fifth of the reference before each of our runs. The time is that of the training steps:
 drawing the batch, forward, backward, update. Evaluation and compilation do not count, for either side.
 
---table: what each ingredient is worth, one left out at a time, with three seeds (two on the stories). Losses do not depend on how busy the
-machine is; the times of a step are measured in turns. Without --table, the table of the file that --out names is kept.
+--table: what each ingredient is worth, one left out at a time, with three seeds (one on the stories). Losses do not depend on how busy the
+machine is; the times of a step are measured in turns. On the stories it has each first model's excess by kind, too. Then the controls: the
+reference at other rates, batches and lengths, and our recipe with fewer steps or without several ideas. Without --table, the table and the
+controls of the file that --out names are kept.
 --only-table: no race; the record of the file that --out names is kept.
 --quick: a hundredth of the work, to see that everything runs; its numbers mean nothing.
 """
@@ -79,13 +81,25 @@ ON_STORIES = {
     "a table of positions, not rotary": {"rotary": False},
     "queries and keys not normalized": {"normalized": False},
     "no tables of recent tokens": {"recent": 1},
-    "two layers": {"n_layer": 2},
-    "two layers, no tables": {"n_layer": 2, "recent": 1},
-    "AdamW at half the rate, not Muon": {"muon": False, "rate": NEAR.rate / 2},
     "AdamW at a quarter of the rate": {"muon": False, "rate": NEAR.rate / 4},
-    "half the rate": {"rate": NEAR.rate / 2},
-    "initialization not scaled": {"scaled": False},
+    "AdamW at an eighth of the rate": {"muon": False, "rate": NEAR.rate / 8},
 }
+FIVE = {"relu_squared": False, "rotary": False, "normalized": False, "scaled": False, "decay": None}
+# The controls: changes of our recipe with the number of seeds, and (steps, rate, rows) of the reference
+TRIED_ON_SHAKESPEARE = [({"steps": 75}, 5), ({"steps": 85}, 5), ({"rate": OURS.rate / 2}, 3), (FIVE, 3)]
+REFERENCES_ON_SHAKESPEARE = [(500, 2e-3, 12), (500, 4e-3, 12), (1000, 2e-3, 12), (1000, 4e-3, 12)]
+NONE = {
+    "relu_squared": False,
+    "rotary": False,
+    "normalized": False,
+    "recent": 1,
+    "muon": False,
+    "rate": NEAR.rate / 8,
+}
+ADAMW = {"muon": False, "rate": NEAR.rate / 4}
+PAIRS = {"recent": 1, "rotary": False}, {"recent": 1} | ADAMW, {"rotary": False} | ADAMW
+TRIED_ON_STORIES = [({"steps": 338}, 1), ({"steps": 390}, 1), *((pair, 1) for pair in PAIRS), (NONE, 1)]
+REFERENCES_ON_STORIES = [(1350, 5e-4, 4), (1350, 1e-3, 4), (1350, 2e-3, 4), (450, 2e-3, 12), (2000, 1e-3, 4)]
 
 
 class Shakespeare:
@@ -94,6 +108,7 @@ class Shakespeare:
     name, context, ours, table_seeds = "shakespeare", 64, OURS, 3
     changed = ON_SHAKESPEARE
     curve = (0.1, 0.3, 0.6, 1.5)  # shares of the recipe's steps: on the way to its loss, and beyond
+    tried, reference_tried = TRIED_ON_SHAKESPEARE, REFERENCES_ON_SHAKESPEARE
 
     def __init__(self, path: Path | None):
         path = next((place for place in [path, *PLACES] if place and place.exists()), None)
@@ -122,8 +137,8 @@ class Shakespeare:
     def more(self, model) -> dict:
         return {}
 
-    def reference(self, steps: int | None = None):
-        recipe = self.reference_recipe if steps is None else replace(self.reference_recipe, steps=steps)
+    def reference(self, steps: int | None = None, **changes):
+        recipe = replace(self.reference_recipe, steps=steps or self.reference_recipe.steps, **changes)
         return race(recipe, self.vocab_size, 64, self.deal(1337), 1337)
 
     @property
@@ -134,9 +149,10 @@ class Shakespeare:
 class Stories:
     """Chapter 03's shards of 50,000 stories."""
 
-    name, context, ours, table_seeds = "stories", CONTEXT, NEAR, 2
+    name, context, ours, table_seeds = "stories", CONTEXT, NEAR, 1
     changed = ON_STORIES
-    curve = (0.5, 0.75, 1.4)
+    curve = (0.75,)
+    tried, reference_tried = TRIED_ON_STORIES, REFERENCES_ON_STORIES
 
     def __init__(self, folder: Path | None):
         self.folder = folder or ROOT / "data/built/stories"
@@ -176,8 +192,8 @@ class Stories:
         answers = answer_accuracy(model, self.asked, self.tokenizer)
         return {"answers": answers, "excess": dict(zip(KINDS, sums.tolist()))}
 
-    def reference(self, steps: int | None = None):
-        return chapter_07(self.vocab_size, self.deal(0), steps or self.reference_steps, seed=0)
+    def reference(self, steps: int | None = None, **changes):
+        return chapter_07(self.vocab_size, self.deal(0), steps or self.reference_steps, seed=0, **changes)
 
 
 TRACK = {track.name: track for track in (Shakespeare, Stories)}
@@ -238,21 +254,40 @@ def step_times(track, recipes: dict[str, Recipe], rounds: int) -> dict[str, floa
 
 
 def table(track, ours: Recipe, seeds: range) -> dict:
-    """Losses of the recipe with one thing changed, and of the recipe in shorter and longer runs."""
+    """Losses of the recipe with one thing changed, and of the recipe in shorter and longer runs; `more` of the first seed's models."""
     ours = replace(ours, compiled=False)  # the same numbers, and nothing to compile for each row
 
-    def losses_of(recipe: Recipe) -> list[float]:
-        return [track.loss(finished(track, recipe, seed)[0], part=True)[0] for seed in seeds]
+    def models(recipe: Recipe) -> list[torch.nn.Module]:
+        return [finished(track, recipe, seed)[0] for seed in seeds]
 
-    losses, curve = {}, {}
+    losses, more, curve = {}, {}, {}
     for name, changes in track.changed.items():
-        losses[name] = losses_of(replace(ours, **changes))
+        trained = models(replace(ours, **changes))
+        losses[name] = [track.loss(model, part=True)[0] for model in trained]
+        more[name] = track.more(trained[0])
         print(f"{name:40}", *(f"{loss:.4f}" for loss in losses[name]), flush=True)
     for part in track.curve:
         steps = round(part * ours.steps)
-        curve[steps] = losses_of(replace(ours, steps=steps))
+        curve[steps] = [track.loss(model, part=True)[0] for model in models(replace(ours, steps=steps))]
         print(f"{steps} steps", *(f"{loss:.4f}" for loss in curve[steps]), flush=True)
-    return {"seeds": list(seeds), "losses": losses, "curve": curve | {ours.steps: losses["nothing"]}}
+    curve[ours.steps] = losses["nothing"]
+    return {"seeds": list(seeds), "losses": losses, "more": more, "curve": curve}
+
+
+def controls(track, ours: Recipe, quick: bool) -> dict:
+    """The reference tuned in its rate, batch and length, and our recipe with fewer steps: losses on all that is held out."""
+    theirs, found = [], []
+    for steps, rate, batch in track.reference_tried:
+        *_, (model, _) = track.reference(20 if quick else steps, rate=rate, rows=batch)
+        theirs.append({"steps": steps, "rate": rate, "rows": batch, "loss": track.loss(model)[0]})
+        print("reference", theirs[-1], flush=True)
+    for changes, seeds in track.tried:
+        recipe = replace(ours, **changes | ({"steps": 10} if quick else {}))
+        trained = [finished(track, recipe, seed)[0] for seed in range(seeds)]
+        losses = [track.loss(model)[0] for model in trained]
+        found.append({"changes": changes, "losses": losses} | track.more(trained[0]))
+        print("ours", changes, *(f"{loss:.4f}" for loss in losses), flush=True)
+    return {"reference": theirs, "ours": found, "threads": torch.get_num_threads()}
 
 
 def main() -> None:
@@ -282,9 +317,10 @@ def main() -> None:
         ours, rounds = replace(ours, steps=10), 4
     old = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else {}
     command = shlex.join(["python", "bench/speedrun.py", *sys.argv[1:]])
-    losses = old.get("table")
+    losses, tuned = old.get("table"), old.get("controls")
     if args.table or args.only_table:
         losses = table(track, ours, range(1 if args.quick else track.table_seeds)) | {"command": command}
+        tuned = controls(track, ours, args.quick) | {"command": command, "date": f"{date.today()}"}
     if args.only_table:
         record = old["record"]
     else:
@@ -307,7 +343,7 @@ def main() -> None:
     }
     took = step_times(track, {"nothing": ours} | other, rounds)
     took |= {name: took["nothing"] for name in track.changed if name not in took}
-    contents = {"record": record, "table": losses, "step_seconds": took}
+    contents = {"record": record, "table": losses, "controls": tuned, "step_seconds": took}
     say(contents)
     keep(contents, args.out, None if args.only_table else args.board)
 

@@ -73,11 +73,18 @@ def test_the_reference_makes_chapter_07s_steps(folder):
 def test_the_first_rate_counts_and_the_last_step_has_one(folder, monkeypatch):
     from nanogpt.labs.speedrun import stories_race
 
-    rates = []
-    note = lambda model, optimizer, batches: rates.append(optimizer.param_groups[0]["lr"])  # noqa: E731
+    rates, sizes = [], []
+
+    def note(model, optimizer, batches):
+        rates.append(optimizer.param_groups[0]["lr"])
+        sizes.append([len(x) for x, _ in batches])
+
     monkeypatch.setattr(stories_race, "train_step", note)
     list(chapter_07(1024, story_batches(folder, 0), 8, seed=0))
     assert rates == pytest.approx([5e-4] * 5 + [3.75e-4, 2.5e-4, 1.25e-4])
+    assert sizes == [[4]] * 8
+    list(chapter_07(1024, story_batches(folder, 0), 2, seed=0, rate=2e-3, rows=3))
+    assert rates[8:] == pytest.approx([2e-3, 2e-3]) and sizes[8:] == [[3]] * 2
 
 
 def test_our_recipe_is_causal(folder):

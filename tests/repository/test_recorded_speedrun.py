@@ -74,6 +74,17 @@ def test_the_complete_recipe_is_worth_one():
     assert found["nothing"].worth == pytest.approx(1) and found["nothing"].full == OURS.steps
 
 
+def test_the_tables_and_controls_are_those_of_the_bench():
+    tracks = (RECORDED, speedrun.Shakespeare), (STORIES, speedrun.Stories)
+    for recorded, track in tracks:
+        assert recorded["table"]["losses"].keys() == track.changed.keys() <= recorded["step_seconds"].keys()
+        controls = recorded["controls"]
+        tried = [(run["steps"], run["rate"], run["rows"]) for run in controls["reference"]]
+        assert tried == track.reference_tried
+        tried = [(run["changes"], len(run["losses"])) for run in controls["ours"]]
+        assert tried == track.tried
+
+
 def test_the_record_of_a_run_that_breaks_a_rule_is_kept_and_stays_off_the_board(tmp_path, capsys):
     out, board = tmp_path / "mine.json", tmp_path / "board.json"
     slow = deepcopy(STORIES)

@@ -40,23 +40,23 @@ def story_batches(folder: Path, seed: int) -> Callable[[int], tuple[Tensor, Tens
     return deal
 
 
-def chapter_07(vocab_size: int, deal, steps: int, seed: int) -> Iterator:
+def chapter_07(vocab_size: int, deal, steps: int, seed: int, rate: float = 5e-4, rows: int = 4) -> Iterator:
     """Chapter 07's training as a race: after each step the model, and the seconds that all steps have taken.
 
     deal(rows) gives x and y. The model is drawn from a generator with this seed. The seconds are those of rates,
-    batches and steps, as in chapter 25's race, and not the caller's.
+    batches and steps, as in chapter 25's race, and not the caller's. Another rate or batch is no longer chapter 07's.
     """
     config = GPTConfig(CONTEXT, vocab_size, n_layer=2, n_head=4, n_embd=128)
     model = scale_init(GPT(config, torch.Generator().manual_seed(seed)))
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=5e-4, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+        model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
     )
     seconds = 0.0
     for step in range(steps):
         start = perf_counter()
         for group in optimizer.param_groups:
-            group["lr"] = 5e-4 * wsd(step, steps, decay=0.5)
-        train_step(model, optimizer, [deal(4)])
+            group["lr"] = rate * wsd(step, steps, decay=0.5)
+        train_step(model, optimizer, [deal(rows)])
         seconds += perf_counter() - start
         yield model, seconds
 
