@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 25 · Speedrun: the same loss in less time
+# 25 ◇ · Speedrun: the same loss in less time
 
 In February 2023 nanoGPT's README got a recipe for readers who "only have a macbook". A small GPT learns to write Shakespeare
 character by character. After 2,000 steps, or about three minutes, it has a validation loss of 1.88. How long does it

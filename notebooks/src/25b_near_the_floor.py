@@ -1,6 +1,6 @@
 # %% [markdown]
 r"""
-# 25b · Near the floor: a second race, on the stories
+# 25b ◇ · Near the floor: a second race, on the stories
 
 Chapter 25's bar is 1.88 nats for each character of Shakespeare. Nobody knows how low this loss could get, so nobody knows how hard
 the bar is. We only know that on the machine of that record a model that trained for a few seconds got below it. Such a model can probably spell and do
