@@ -40,7 +40,7 @@ from nanogpt.labs.roofline.sheets import PEAKS, Peak, peak_of
 from nanogpt.labs.roofline.clock import Roofline
 
 # %%
-RUNGS = dict(list(RUNGS.items())[:10])  # chapter 13's ten; a complete package has one more
+RUNGS = dict(list(RUNGS.items())[:10])  # chapter 13's ten; a complete package has more
 with (files("nanogpt") / "resources/build_nanogpt.csv").open(encoding="utf-8") as file:
     lecture = {row["rung"]: row for row in csv.DictReader(file)}
 show(

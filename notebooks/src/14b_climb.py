@@ -59,7 +59,7 @@ from nanogpt.model import mfu
 from nanogpt.model import step_flops
 
 # %%
-RUNGS = dict(list(RUNGS.items())[:10])  # chapter 13's ten; a complete package has one more
+RUNGS = dict(list(RUNGS.items())[:10])  # chapter 13's ten; a complete package has more
 DATA, device = Path("../data"), pick_device()
 scale = pick_scale(device)
 size, B, T = {"ci": ("small", 1, 32), "laptop": ("small", 1, 64), "gpu": ("124M", 16, 1024)}[scale]
@@ -1024,7 +1024,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 # %%
-run(parser().parse_args(["--predict", "L4"]))
+run(parser().parse_args(["--predict", "T4"]))
 
 
 # %% [markdown]
