@@ -140,7 +140,7 @@ r"""
 
 The remedy is to write down which vocabulary made the ids. Chapter 01 gave each tokenizer a *fingerprint*, a hash of all its tokens, and chapter 03 wrote it to the
 `manifest.json` beside the shards. From now on `open_shards` compares it. While we are at it, we close a second hole. The ids of a large text take hours to make and stay on disks for
-months. If one bit flips in the meantime, the length is still right and the id is still valid. The manifest has the SHA-256 of each file, so we can
+months. If one bit flips in the meantime, the length is still right, and the id may be valid, too. The manifest has the SHA-256 of each file, so we can
 compare that as well.
 
 `check_shards` compares the bytes of the shards with the manifest. `open_shards` grows by two checks: first the fingerprint, if the caller gives one, then the bytes.
@@ -547,7 +547,7 @@ def prepare_text(
 r"""
 `prepare_text` encodes the documents and deals them to training and validation by their hashes (chapter 03). It writes the shards first and the manifest last: so a manifest never lists a shard that is not complete. It reads the text as a whole and works in one process, which is enough for a book.
 
-One thing is still missing. `prepare_text` calls `alone_in`: if two programs wrote into one folder at the same time, each would delete what the other has made. `alone_in` keeps the second one out: the operating system gives a lock to one process, and takes it back when that
+One thing is still missing. `prepare_text` calls `alone_in`: if two programs wrote into one folder at the same time, each would replace files of the other. `alone_in` keeps the second one out: the operating system gives a lock to one process, and takes it back when that
 process ends, however that happens. Nothing is left behind that somebody would have to delete by hand. (`shared` is for chapter 16b, where several programs share the work on purpose.) We ask for the same folder twice:
 """
 
@@ -687,9 +687,9 @@ except ValueError as error:
 
 # %% [markdown]
 r"""
-The state is a position and a hash. The same shards go on at exactly the same row, also with eight rows a batch in place of four. The other folder has a file of the same name with as many tokens, because it holds the same stories. A seed and a position alone would fit it perfectly, and the run would read some stories twice and others never. The hash refuses it.
+The state holds the seed, the position and the hash of each shard. `counts` says what the position counts: tokens, or rows in a `DocumentStream`. With the same shards the stream goes on at exactly the same row, also with eight rows a batch in place of four. The other folder has a file of the same name with as many tokens, because it holds the same stories. A seed and a position alone would fit it perfectly, and the run would read some stories twice and others never. The hash refuses it.
 
-Three smaller checks complete the loader. `shard_header` refuses a shard with zero tokens, or with more than its header can count. `next_batch` refuses an id that the vocabulary does not have: the model would stop with `index out of range`, and not say in which file. And `to_device` copies a batch to a GPU from pinned memory, so that the copy can run beside the GPU's work.
+Two smaller checks and one change for speed complete the loader. `shard_header` refuses a shard with zero tokens, or with more than its header can count. `next_batch` refuses an id that the vocabulary does not have: the model would stop with `index out of range`, and not say in which file. And `to_device` copies a batch to a GPU from pinned memory, so that the copy can run beside the GPU's work.
 """
 
 

@@ -84,7 +84,7 @@ for a, b in harmed[:2]:
 # %% [markdown]
 r"""
 More than every second cut changes the ids, 244 of 444, because it falls into the middle of a word or between a space and its word. The last lines show two examples, with a bar between tokens. The text is still the same, letter by letter. But
-the model sees tokens at these places that it would see nowhere else: `cou|nt|e|d` in place of ` counted`. The damage is small with long pieces. Still, the ids should depend
+at these places the model sees a word in other tokens than elsewhere: ` cou|nt|e|d` in place of ` counted`. The damage is small with long pieces. Still, the ids should depend
 on the text, and not on the size of a buffer.
 
 ## Where a text may be cut
@@ -147,7 +147,7 @@ rule about letters and
 digits would have to know all of Unicode.
 
 After a space it is different. A space before a visible character belongs to the word of that character, so a cut between the two changes every text. Inside a run
-of several spaces, only the last one belongs to the word after it, if there is a word, and a cut inside the run hides this word. In the last row only a third of the texts change, because a line break never belongs to the word after it.
+of white space before a word, the pattern takes all characters but the last as one piece. So a cut just before the last character is harmless, and an earlier cut divides the piece. It is an earlier cut if the second character after it is white, too, which is so in two cases of six: 33%. A line break never belongs to the word after it. In the last row, a cut before a visible character is therefore harmless if the line break is alone. If white space comes before the line break (again two cases of six), the left half alone takes both as one piece, and the complete text does not.
 
 The framed rule becomes our first function. It works on bytes, because files consist of bytes. A visible character may have up to four
 of them in UTF-8, and some white space has more than one. So the function works in two steps. The pattern `EDGE` finds each space or line break before which there is no white space of a single byte (`\x1c` to `\x1f` are control characters that Python counts as
@@ -200,7 +200,7 @@ No place has both, because a green place is safe in every vocabulary. A text wit
 
 ## A large file
 
-With `safe_cut` we can divide a file of any size. We go about `CHUNK` bytes ahead, read a few kilobytes from there, and take the first safe place. If there is none, we
+With `safe_cut` we can divide a file of any size. We go about `CHUNK` bytes ahead, read 64 kilobytes from there, and take the first safe place. If there is none, we
 read more. A file that has no safe place in 64 megabytes is not text, and we raise an error.
 
 `seek_cut` does this. It has two helpers. `bytes_between` reads a stretch of a file in small portions, so that no stretch has to fit into memory. `line_of` turns a place into the number of a line, for the error message.
@@ -467,7 +467,7 @@ print(f"{len(chunks)} chunks in all")
 
 # %% [markdown]
 r"""
-The file gives ten chunks of a little more than 50,000 bytes, since each goes on to the end of a line. The hash of a chunk's text is what chapter 16b compares to find out whether the text has changed.
+The file gives ten chunks. Nine have a little more than 50,000 bytes, because each goes on to the end of a line. The tenth has the rest, about 4,500 bytes. The hash of a chunk's text is what chapter 16b compares to find out whether the text has changed.
 
 ## Documents
 
@@ -829,7 +829,7 @@ command names a merge file, and every byte became a token. Nobody was warned. Ch
 
 ## GPT-2's own files
 
-How can a vocabulary lose its merges? GPT-2's authors published it as two files: `vocab.json` has an id for each token, and `merges.txt` has the
+How can a vocabulary lose its merges? GPT-2's authors published it as two files, `encoder.json` and `vocab.bpe`. Hugging Face has the same two under the names that are usual today: `vocab.json` has an id for each token, and `merges.txt` has the
 pairs in the order in which they were learned. Without the second, the first is a list of tokens that are never made. JSON holds text, but a token
 is bytes, and these need not be UTF-8. So each byte got a character: its own if that is visible, or else the next one from U+0100 on. Some instructions tell you to "convert" a `vocab.json` before you use it. Leave it
 as it is. A file in which `Ġ`, which stands for the space, was replaced, or in which ids and tokens have changed sides, is refused in one sentence.

@@ -44,7 +44,7 @@ r"""
 ## A run from a file, in one cell
 
 What is the least that connects the two? `assemble` takes from a configuration the numbers that chapter 17's `Training` asks for. `as_left_by` gives us that trainer as 17b has left it. The file is the ready configuration `tiny` of chapter 17c, with a few changes: a folder of its own for the data and for the run, no source, the CPU, and dropout.
-`ensure_corpus` puts a thousand stories into the folder. (The two cells before it are the imports of the module `build`.)
+`ensure_corpus` puts a thousand stories into the folder. (The two cells below are the imports of the module `build`.)
 """
 
 
@@ -527,7 +527,7 @@ answer("17d.2", list(found.values()).count("no effect"))
 r"""
 Only the third layer raises an error: the checkpoint has no weights for it. The seed and the weight decay do *nothing*. AdamW's state contains its betas and its decay, the stream's state contains the seed, and dropout's generator is put back as well. So the file says 0.9, the run goes on with 0.01, and whoever reads the file later believes it.
 
-The other four changes are real, and none of them looks wrong. The higher rate even looks like progress, with 0.31 nats less. Half as many heads take the same matrices (17b) and change the mean loss by 0.005: nobody would notice, and it is another model.
+The other four changes have an effect, and none of them raises an error. The new rate shows from loss 2 on, because loss 1 is computed before the first update. Only the stronger dropout looks bad, with 0.38 nats more. The higher rate even looks like progress, with 0.31 nats less. Half as many heads take the same matrices (17b) and change the mean loss by 0.005: nobody would notice, and it is another model.
 
 So the trainer must compare the configurations itself. Some keys belong to the run's identity: the model's shape, the learning rate, the seed. A loss curve whose first half has one learning rate and whose second half has another is the curve of no run that anybody can
 repeat. Such a change is refused, and also one that would do nothing. Other keys say where the run is stored, how often it is validated, how a batch is divided, and when a step is left out. They may change, and the run prints that they did. This is a compromise. A machine with less memory needs a smaller `train.micro_batch`, and with dropout this gives other random numbers for the same batch, as the last line above
@@ -725,7 +725,7 @@ print(read_metrics(run.folder)[-1]["sample"])
 
 # %% [markdown]
 r"""
-This is the complete way: a file, a run, a trained model. The validation loss fell from 4.46 to 2.66 in 120 steps.
+This is the complete way: a file, a run, a trained model. The validation loss was 4.46 after 40 steps and is 2.66 after 120.
 
 And the promise of this sitting? We make the same run in another folder and close the laptop's lid after step 60, as in chapter 17: the stream raises an exception. The newest checkpoint is that of step 40. Then the same call again.
 """
@@ -1086,7 +1086,7 @@ r"""
 ## Appendix: several runs in one figure
 
 A curve alone says little. So `python -m nanogpt plot RUN RUN` draws the loss, the norm, the learning rate and the throughput of several runs, each in one panel. Each step is drawn faintly, and the means of short stretches are
-bold. A mean alone would hide a single step that took ten times as long. We draw two runs of twenty steps: at the rate 2e-3 the loss comes down to 4.48, at 2e-4 to 6.03.
+bold. A mean alone would hide a single step that took ten times as long. We draw two runs of twenty steps. The right panel shows the warm-up: the rates reach 2e-3 and 2e-4 at the last step. The loss comes down to 4.48 at the higher rate and to 6.03 at the lower.
 """
 
 

@@ -225,7 +225,7 @@ choice is what a careful user would ask for; drawing is what `sample` does at te
 
 Chapter 19 showed that a model forgets while it learns. We will train on one word of a story, so we must watch all others. Chapter 18's
 `Floor` gives the excess: the nats that a model pays above the best possible reader, for each kind of decision. We leave out the computed
-numbers, which are the goal. The sum of all other kinds is the *price*.
+numbers, which are the goal. The sum of all other kinds is called *all else* in the tables, and the *price* of a training is how much it raises this sum.
 """
 
 # %% tags=["nbval-ignore-output"]
@@ -561,7 +561,7 @@ show(
 
 # %% [markdown]
 r"""
-The curve shows the share of sampled answers that were right. It is lower than the share of right first choices, since a sample is not always the first choice.
+The curve shows the share of sampled answers that were right. It is lower than the share of right first choices, since a sample is not always the first choice. It swings widely from batch to batch, and these 30 steps show no clear rise.
 Look at the third column as well: what do the computed numbers cost now, in nats? They cost more than before, although a drawn answer is right more often. How can both be true? A reward asks only that the right answer be sampled often. It
 does not ask for honest probabilities. Perhaps the model has become surer of whatever it said before. This can be tested. We divide the questions into those that chapter 07's model answered rightly and the others.
 """
@@ -646,7 +646,7 @@ answer("19b.4", max(share, key=share.get))
 
 # %% [markdown]
 r"""
-Three of the four ways are within one standard error of each other, and *more stories* is among them: 54% to 56% are right, where it was 50% before. And GRPO's 48%? Look at its rate, which is twice that of the two above it. At that rate the others fall as well: the answer alone gets 53% and rewards get 51%, means of the three seeds listed below the table. And at their rate GRPO has 56%, with one seed. So the rate decides here, and not the way. In short runs none of them is better than ordinary text, and ordinary text is the only way whose price *falls*, from 2.34 to 1.87. But compare the columns
+Compare each line with the record's own first line, 50%, and not with the 48% that we measured above: the record is of another training of that model. Three of the four ways are within one standard error of each other, and *more stories* is among them: 54% to 56% are right, where it was 50% before. And GRPO's 48%? Look at its rate, which is twice that of the two above it. At that rate the others fall as well: the answer alone gets 53% and rewards get 51%, means of the three seeds listed below the table. And at their rate GRPO has 56%, with one seed. So the rate decides here, and not the way. In short runs none of them is better than ordinary text, and ordinary text is the only way with which *all else* falls, from 2.34 to 1.87: its price is negative. But compare the columns
 *drawn* and *computed*. With rewards a drawn answer is right more often than before, and yet the right answers cost *more* nats, 1.16 instead of 1.09. Both follow from one
 change, the one that we saw above: the model has become surer of whatever it preferred. Where it had been wrong, some right answers are then very unlikely, and those are expensive. With fine-tuning the right answers have become cheaper. (This depends on the rate as well: in the file, GRPO at 5e-05 has 1.03 and not 1.21.)
 
@@ -659,7 +659,7 @@ figures.compare(longer, recorded["base"], ["answer alone", "rewards"])
 
 # %% [markdown]
 r"""
-Now fine-tuning is ahead: 63% of its answers are right, and 56% of those that learned from rewards. Both models are asked the same questions, so what counts are the questions that only one of them answers rightly (chapter 18). The record does not have their share. If it is a fifth of the 180, where the short runs above had 14%, the standard error of the difference is √(0.2 / 180) = 3.3 points, and seven points are two of them. A lower rate does not help the rewards: at 5e-05 two runs of this length have 55% and 56%. A drawn answer is right equally often, but the right answers cost 1.37 nats a story with rewards and 0.98 with fine-tuning. All else has become more expensive by about half a nat, on both sides.
+Now fine-tuning is ahead: 63% of its answers are right, and 56% of those that learned from rewards. Both models are asked the same questions, so what counts are the questions that only one of them answers rightly (chapter 18). The record does not have their share. If it is a fifth of the 180, where the short runs above had 14%, the standard error of the difference is √(0.2 / 180) = 3.3 points, and seven points are two of them. Whether a lower rate would help the rewards, this record cannot say: all its rewards of this length have the rate 1e-4. A drawn answer is right equally often, but the right answers cost 1.37 nats a story with rewards and 0.98 with fine-tuning. All else has become more expensive by about half a nat, on both sides.
 
 ## Why rewards learn more slowly here
 

@@ -6,7 +6,7 @@ Chapter 20 made one *step* of many processes: each of them computes the gradient
 is validated, somebody stops it, and next week it goes on with another number of GPUs. The trainer of chapters 17e and 17f does all of this for one process.
 
 What does it take to let it do the same for many? Less than one might fear: the loop stays as it is, and about fifteen of its functions grow by a line or two. But each of these lines is there because something goes wrong
-without it. We begin with two things that go wrong at once. Their remedy takes a few cells, and then two processes train. The rest of the chapter is about what a run does beside its steps, and each part shows what goes wrong without it: a loss that depends on the number of ranks, a rank that stops alone.
+without it. We begin with two things that go wrong as soon as two processes start. After a few cells they train together. The rest of the chapter is about what a run does beside its steps, and each part shows what goes wrong without it: a loss that depends on the number of ranks, a rank that stops alone.
 """
 
 # %%
@@ -127,7 +127,7 @@ r"""
 The batch of the configuration is the batch of *all* ranks together. `train.batch_tokens` does not change with the number of ranks, and so the run does not change either, as long as it has no dropout. The micro-batches of an update are dealt out like cards: with two ranks, rank 0 takes the first, rank 1 the second,
 rank 0 the third. Chapter 20's streams can do this. `open_stream` only has to tell them.
 
-A published run of PyTorch's tutorial shows what this protects from. After ten epochs its four ranks print a loss of 1.13, and eight ranks 1.96 (means of the lines in `data/reference/mingpt_ddp.csv`). With twice
+A published run of PyTorch's tutorial shows what this protects from. In epoch 10 its run with four ranks prints an evaluation loss of 1.13, and its run with eight ranks 1.96 (means of the lines in `data/reference/mingpt_ddp.csv`; with four ranks, the log shows this line for two of them). With twice
 the ranks and the same rows on each, an epoch has half as many updates. The log does not say whether this is the reason. (Its author writes "with 8 nodes". A node is a machine: the log has eight ranks on two of them.)
 """
 
@@ -206,7 +206,7 @@ from nanogpt.training import accumulate_gradients
 
 # %% [markdown]
 r"""
-Now the step itself. Three lines change: a rank takes its part of the micro-batches, dropout is seeded, and `accumulate_gradients` gets the mean over the ranks, which it has known since chapter 20. It uses the mean for the number of targets and for the loss. DDP averages the gradients.
+Now the step itself. Three lines change: a rank takes its part of the micro-batches, dropout is seeded, and `accumulate_gradients` gets the function `run.ranks.mean`, which averages a tensor over the ranks. It has had a parameter for it since chapter 20, and uses it for the number of targets and for the loss. DDP averages the gradients.
 
 The decision whether a step counts needs no change, although it must be the same on all ranks: a rank that left out an update alone would have other weights from then on. All ranks judge the mean loss and the norm of the averaged gradient. These numbers are equal everywhere, so the
 decisions are equal, too.
@@ -807,7 +807,7 @@ for name, call in parts.items():
 
 # %% [markdown]
 r"""
-It is not. The computing is halved as it should be, and the update takes a few per cent of it at most. Add the last two lines: a step of two processes takes longer than both together. The difference is what happens *between* processes: averaging, waiting for the slower one, and a memory that both of them read. (If two are no faster than one, other programs are using the cores, or there is only one.)
+It is not. The computing is halved as it should be, and the update takes a few per cent of it at most. Add the last two lines: a step of two processes takes longer than both together. With one process, the first line and the last explain nearly the whole step. So most of the difference must come from the second process: the gradients are averaged, the faster process waits for the slower one, and both read the same memory. We have not timed these three separately. (If two are no faster than one, other programs are using the cores, or there is only one.)
 
 ## Another number of ranks
 

@@ -122,7 +122,7 @@ for section, layout in some.items():
 r"""
 ## Laying out
 
-Only `tp` makes fewer readers: with `tp: 2`, eight processes read four times different rows. With parts or copies all eight do.
+Only `tp` makes fewer readers: with `tp: 2`, each pair of the eight processes reads the same rows, so there are four readers. With parts or copies all eight read different rows.
 
 Each dimension of the grid is a set of process groups: rank 2 above meets rank 3 for a layer's sums and rank 0 for gradients.
 Our mesh has three dimensions, *copies × parts × tp*, of which one or two may have size one. FSDP2 takes the first two: it gathers weights over the parts and averages gradients over the copies as well. So `dp × tp` without shards needs
@@ -260,7 +260,7 @@ def run_in(grid: Parallel, ranks: Ranks, data: str):
 r"""
 `run_in` prepares one of them: what takes the steps, the optimizer, and this rank's rows. The drill `ways` calls it for one process and for each of the four grids.
 
-*Predict.* The model has 0.53 million parameters, so that one process keeps 8.5 MB: weights, gradients, two moments, four bytes each. What does a rank keep on the grid *parts × cuts*, and
+*Predict.* The model has 0.536 million parameters. For each of them one process keeps its weight, its gradient and two moments, four bytes each, which makes 8.58 MB. What does a rank keep on the grid *parts × cuts*, and
 with cuts alone, where every rank has all LayerNorms and positions?
 """
 
@@ -304,7 +304,7 @@ show(
 
 # %% [markdown]
 r"""
-A *part* is some rows: the matrix is gathered before it is used, and no rank computes with its rows alone. A *cut* is the columns for the inputs that this rank's share of `c_fc` makes: the rank
+A *part* is some rows: the matrix is gathered before it is used, and no rank computes with its rows alone. A *cut* is a block of columns. Its inputs are what this rank's share of `c_fc` computes. The rank
 multiplies by it, and the results are summed. On the grid ranks 0 and 2 have the same columns and gather them from each other, as ranks 1 and 3 do.
 
 What travels in a step? There are two kinds:
@@ -612,7 +612,7 @@ The optimizer's moments are gathered and dealt out in the same way (`LaidOutAdam
 r"""
 ## One run, two layouts
 
-Now the trainer, which finds the layout's functions in the appendix: the run `tiny`, a short one with a constant rate, once by one process; and once by four on the grid, stopped half-way, and gone on with by one. *Predict.* How far apart are the two
+Now the trainer, which finds the layout's functions in the appendix: the run `tiny`, a short one with a constant rate, first by one process alone. Then four processes on the grid train the first half, and one process trains the second half. *Predict.* How far apart are the two
 curves at most?
 """
 
@@ -689,7 +689,7 @@ print(f"exported for transformers: {len(ours)} arrays, the same to 0.01")
 r"""
 ## A checkpoint in parts
 
-For a model of 175 billion parameters, gathering brings 2.1 TB through one process. No CPU holds that, and all other GPUs wait. So large runs save in parts. With `parallel.save_parts=true` each rank writes its own parts, by chapter 21's `save_parts`, and nobody gathers anything. The rules of chapter 17b stay the same. The parts go into a folder with a
+For a model of 175 billion parameters, gathering brings 2.1 TB through one process. Few machines have so much memory, and all other GPUs wait. So large runs save in parts. With `parallel.save_parts=true` each rank writes its own parts, by chapter 21's `save_parts`, and nobody gathers anything. The rules of chapter 17b stay the same. The parts go into a folder with a
 temporary name. When the last rank has written, rank 0 adds the rest of the run's state and the manifest of hashes, and gives the folder its name. If a rank is killed before that, the checkpoint before it is still the newest one, and complete.
 
 Megatron-LM saves in the same way. A published log says `ckpt_format torch_dist`, PyTorch's format of parts. Its line about a saved checkpoint ends in `[ t 1/2, p 1/1 ]`: the first of two ranks of tensor parallelism, in the first of one stage of a pipeline.
@@ -868,7 +868,7 @@ It is not for the network. By the link alone, parts across all 64 GPUs are the f
 sum carries eight times as many rows, and the link is busy for 1.09 of the time of computing. With `tp` in a machine it is busy for 0.21, which was the question: 5.2 times as long. (Why not eight times? Half of the 0.21 is for weights and gradients in
 parts, which travel no more when `tp` takes all GPUs. The sums alone take ten times as long.)
 
-So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `copies` makes several groups where one is enough to hold the model. Four things are left out here: the activations of more than one row, context parallelism (chapter 21c), for which `parallel` has no word, pipelines
+So `tp` stays inside a machine and is no larger than needed, `shard` reaches across machines, and `copies` makes several groups where one is enough to hold the model. The figure's two questions assume different passes. The memory is that of one row at a time, and the link's time is that of one pass with all rows of a step. With one row a pass, FSDP gathers the weights again for each row, and `recompute` makes room for more rows. Four things are left out here: the activations of more than one row, context parallelism (chapter 21c), for which `parallel` has no word, pipelines
 (chapter 21e), and communication that is hidden behind computing. Chapter 22 plans with them.
 """
 

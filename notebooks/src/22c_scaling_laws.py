@@ -435,7 +435,7 @@ for name, values in ways.items():
 
 # %% [markdown]
 r"""
-The fitted E is near the true one, but the fit gives no reason to trust it. Whether we draw complete curves or single runs, the interval reaches from zero to 0.8, above the lowest loss of any run: it contains the truth because it contains almost everything. Without the shortest runs its middle falls to zero. And when E is fixed at its true value, the fit is no worse: its error is 10.0% instead of 10.7% (the fit makes Huber's sum small, not this error). So these losses
+The fitted E, 0.65, is a third above the true one, 0.49, and the runs allow almost any value. Whether we draw complete curves or single runs, the interval reaches from zero to 0.8, above the lowest loss of any run: it contains the truth because it contains almost everything. Without the shortest runs its middle falls to zero. And when E is fixed at its true value, the fit is no worse: its error is 10.0% instead of 10.7% (the fit makes Huber's sum small, not this error). So these losses
 do not determine E. The lowest loss is 0.58, and everything below is extrapolation. For a published law nobody knows how far the runs are from the
 entropy of their text, so there the same questions have to be asked of its runs: leave some out, and fix E at another value.
 
@@ -515,7 +515,7 @@ answer("22c.3", 100 * abs(wrong).mean())
 r"""
 The predictions are off by 18% on average, and the fit gave no warning: its error on its own runs, in the first line, is small. Look at the signs. Five of the twelve runs have left the shelf (0.58 to 0.76), and all five are predicted too high. The seven others are predicted too low.
 
-All small runs end above the shelf (the lowest of their losses is 1.117), so the law could not learn of it. Is the shelf to blame? An explanation needs a control: what would the fit do without any shelf? We take the losses of a law, the one that we fitted to all runs, with as much noise as
+No small run has got below the shelf (the lowest of their losses is 1.117), so the law could not learn what comes after it. Is the shelf to blame? An explanation needs a control: what would the fit do without any shelf? We take the losses of a law, the one that we fitted to all runs, with as much noise as
 between two seeds. Then we fit to the same small runs and predict the same large ones, five times.
 """
 
@@ -630,7 +630,7 @@ show(
 
 # %% [markdown]
 r"""
-The valleys are flat at the bottom: a size that is wrong by a factor of two costs a few per cent. So the position of the lowest point is uncertain, and the points do not even lie in order: at the largest budget, some widths have left the shelf and others have not. With such four points the exponent says little. Still, this way uses only losses that were measured, near the sizes that it speaks about, and no E.
+The valleys are flat at the bottom: a size that is wrong by a factor of two costs a few per cent. So the position of the lowest point is uncertain. At the largest budget it is not even a measurement: some widths have left the shelf and others have not, and the parabola puts its lowest point at 31,084 parameters, while the smallest model that was measured there has 49,368. So these points determine the exponent poorly. Still, this way needs no formula for the loss and no E.
 
 ## Which parameters?
 

@@ -7,8 +7,9 @@ and each of the 50,257 entries of the vocabulary. A batch of 8 texts of 1,024 to
 float32 they take 1.6 GB. From them the loss makes one number for each token, 8,192 in all. On the way PyTorch
 writes another tensor of 1.6 GB, the log-probabilities, and in the backward pass a third, the gradient.
 
-In this chapter we first write the loss as a kernel that stores two numbers for each token. Then a second kernel writes the
-gradient where the logits were, for the fastest step on a GPU. At last we never have all logits at once. This version is plain
+In this chapter a first kernel computes the loss and stores two numbers for each token, and a second one computes the gradient from
+them. A third kernel does both, and writes the gradient where the logits were; it is meant for the fastest step on a GPU. The last
+version takes the rows in chunks and never has all logits at once. It is plain
 PyTorch, so it also helps on a CPU, and here we can measure it.
 
 You need chapter 23 for the kernels, and chapter 12 for its online softmax.
@@ -52,7 +53,7 @@ skip_cells_without_triton()
 # %% [markdown]
 r"""
 *Predict.* The kernel reads the logits of a row block by block. How many times does it have to read each logit to compute
-the loss of the row? And for the second version: it makes 64 rows of logits at a time, out of 512. How much memory does the
+the loss of the row? And for the last version, in plain PyTorch: it makes 64 rows of logits at a time, out of 512. How much memory does the
 loss with its gradients need at the peak, if the usual way needs 1?
 """
 
@@ -329,7 +330,7 @@ def slope_kernel(logits_ptr, targets_ptr, loss_ptr, V, BLOCK: tl.constexpr):
 r"""
 The target's logit is read at the beginning. The threads of a program do not wait for each other without a reason. If it were
 read after the first loop, one thread could already have written the gradient there while another still needs the logit. The maximum of a
-block needs all threads, so they do wait in the first loop.
+block needs all threads, so they wait for each other in the first loop. When the second loop begins, every thread has read the target's logit.
 
 We look at what it loads and stores, and compare the gradient with PyTorch's.
 """
@@ -360,17 +361,22 @@ print(
 
 # %% [markdown]
 r"""
-So the kernel should save 2.4 of 32.6 ms, and make the step 1.08 times as fast. The data sheet's 4.8 TB/s are a limit. At nine tenths of them it takes 0.76 ms,
-which changes little. On the same H200 llm.c took 31.5 ms for a step, ours 33.7 (README). The rung below measures whether this prediction holds; no
-GPU has run it yet.
+The kernel loads each logit twice, once in each loop, and stores its gradient once. The interpreter counts all loads. On a GPU the second load should come
+from the L2 cache, so the 0.69 ms count only the first load and the store. Then the kernel saves 2.4 of 32.6 ms, and the step is 1.08 times as fast.
+The data sheet's 4.8 TB/s are a limit. At nine tenths of them the kernel takes 0.76 ms, which changes little.
+
+In another measurement on an H200 a step of llm.c took 31.5 ms and ours 33.7 (README). If the kernel saves 2.4 ms there too, the two are equally fast. No
+GPU has run it yet; the rung "fused loss", at the end of this chapter, can measure it. The ladder's own forecast for that rung is smaller: chapter 14 counts
+8 bytes for each logit of a compiled loss in bf16, which take 1.37 ms at this rate, where the profile says 3.06.
 
 The same profile has two more places where bytes cannot be the reason. AdamW with its masters takes 1.50 ms, and 28 bytes for each of 124 million weights need 0.73. The gradient's norm
-takes 0.37 ms, in fifty kernels, and reading 0.25 GB needs 0.05. Both together are worth less than half of this kernel.
+takes 0.37 ms, in fifty kernels, and reading 0.25 GB needs 0.05. Together they could save 1.1 ms, less than half of what this kernel should.
 
 The logits come from x and lm_head's weight. So the function for autograd begins there: it makes the logits, lets the kernel
 overwrite them, and keeps what is then in their memory for the backward pass. There the two products come, as always, and the
 gradient that arrives, a single number, multiplies their results, which are much smaller than the logits.
-This step is an *operator*, as in chapter 23c: for `torch.compile` it is one call, of which it knows the shapes.
+`custom_op` makes an *operator* of this step: `torch.compile` takes it as one call and does not look inside. `register_fake` gives the compiler the shapes
+of the results without computing them. A warp has 32 threads, so `num_warps=32` asks for the 1,024 threads from above.
 """
 
 
@@ -594,7 +600,7 @@ for rows in (16, 64, 256):
 # %% [markdown]
 r"""
 On the machine of this page, chunks of 256 rows are 1.7 times as fast as one piece. With 64 rows no gain was shown: 1.10, in an interval that contains 1. With 16 rows
-the weight is read 32 times, and the chunks take twice as long. So the trade is won by large chunks. Another machine has other caches, and your factors may differ.
+there are 32 chunks, each reads the weight twice, and together they take twice as long as one piece. So here large chunks win. Another machine has other caches, and your factors may differ.
 
 ## In the model
 
@@ -671,7 +677,8 @@ for name, config, N in (("stories", GPTConfig(128, 1024, 2, 8, 64), 4096), ("GPT
 # %% [markdown]
 r"""
 So for GPT-2 the forecast is: much less memory, and some more time. A rung that costs time is new. It belongs on the ladder all the same, because a batch
-that did not fit may fit with it. In chapter 14's `make_step` the rung is one line more.
+that did not fit may fit with it. In chapter 14's `make_step` three lines are new.
+They serve both new rungs: "fused loss", which takes `one_pass_loss` on a GPU with bf16 weights, and "chunked loss", which needs float32.
 """
 
 # %%
@@ -969,7 +976,7 @@ r"""
 
 To explore:
 
-1. Replace the inside of the loop of `ChunkedLoss` by the two kernels. *Check:* gradients as before.
+1. Replace the inside of the loop of `ChunkedLoss` by `slope_kernel`. *Check:* gradients as before.
 2. The gradient of the weight is added up over all chunks, in float32 also for x and weight in bfloat16. Let `dweight` be in bfloat16 and take
    chunks of one row. After how many rows is the gradient wrong by 1%? *Predict* it from the 8 bits of chapter 10 first.
 3. *Predict* from the sizes alone which number of rows gives the smallest peak for GPT-2 (C = 768, V = 50,304, 8,192 rows).

@@ -80,7 +80,7 @@ print(LlamaKeys(n_kv_head=2))
 r"""
 `new_shape` makes a shape from both sections. The vocabulary comes from the data, as for a GPT. Two keys
 may be null. `n_kv_head` is then the number of heads, so nothing is shared. `n_hidden` is then 8/3 of the width, which gives the MLP as many parameters as GPT-2's (chapter 24). It is rounded up to a multiple of 16, so that
-its rows are aligned (chapter 13 gives the rule: a GPU loads 16 bytes at a time).
+each row starts at a multiple of 16 bytes, because a GPU loads 16 bytes at a time (chapter 13). In 16 bits these are 8 numbers.
 """
 
 
@@ -716,7 +716,7 @@ dry_run(load_config("tiny", words("one")[2:]))
 
 # %% [markdown]
 r"""
-The dry run gives two times of a step: a limit by the roofline, and what a step took. On the machine of this page the measured one is twice the limit. The roofline counts the matrix products alone,
+The dry run gives two times of a step: a limit by the roofline, and what a step took. On this page the measured one is more than four times the limit. In earlier runs of this page it was two to four times. The roofline counts the matrix products alone,
 at the rate of large ones. Here the matrices are small, and norms, rotations, softmax and the update come on top. If other programs run while it is measured, the limit can come out above
 the measured time, which cannot be. Then the dry run says so.
 
