@@ -89,6 +89,7 @@ def test_readme_names_every_chapter_with_its_measured_time():
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     seconds = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"]
     for path in NOTEBOOK_FILES:
+        assert number_of(path) in seconds, f"`course run --record {number_of(path)}` measures its time"
         rows = [line for line in readme if f"notebooks/{path.name}" in line]
         assert any(f"{seconds[number_of(path)]:.0f} s" in row for row in rows), path.name
 
