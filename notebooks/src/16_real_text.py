@@ -424,6 +424,7 @@ With these parts, a text becomes shards in one function. Its first part, `read_d
 
 # %%
 #| export labs.corpora.text
+#| blank read_documents: cut behind each match of BLANK_LINES, or at SEPARATOR's lines if there are any; refuse what is no text or empty
 SEPARATOR = re.compile(r"(?m)^<\|endoftext\|>[ \t\r]*(?:\n|\Z)")
 # a document's end with the blank lines behind it, in which there may be spaces
 BLANK_LINES = re.compile(r"\S[^\S\n]*\n(?:[^\S\n]*\n)+(?=[^\S\n]*\S)", re.ASCII)

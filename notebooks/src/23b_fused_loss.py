@@ -345,9 +345,10 @@ memory, inside = guarded(logits)
 loss = torch.empty(N)
 with watch() as seen:
     launch(slope_kernel, (N,), inside, targets, loss, V, BLOCK=16)
-assert torch.allclose(loss, F.cross_entropy(logits, targets, reduction="none"), atol=1e-5)
+assert torch.allclose(loss, F.cross_entropy(logits, targets, reduction="none"), atol=1e-5), "not the losses"
 assert torch.allclose(inside, expected, atol=1e-6), "another gradient than PyTorch's"
-assert memory[:64].isnan().all() and memory[-64:].isnan().all() and not seen.shared
+assert memory[:64].isnan().all() and memory[-64:].isnan().all(), "it stores outside"
+assert not seen.shared, "two programs store to the same address"
 print(f"bytes loaded: {seen.loaded:,}, stored: {seen.stored:,}; the logits have {logits.nbytes:,}")
 
 # %%

@@ -185,7 +185,7 @@ def test_chapter_14s_ladder_finds_a_batch_and_ends():
     while nbytes(Step(LADDERS[size], B, T, "pytorch", flash=False)) >= ROOM:
         B //= 2
     assert B == 4, "the batch at which the README's and the chapter's T4 figures stand"
-    skipped = ("kept memory", "TF32", "bf16", "bf16 weights", "chunked loss")
+    skipped = ("kept memory", "TF32", "bf16", "bf16 weights", "fused loss", "chunked loss")
     each = [seconds(LADDERS[size], B, T, rungs_up_to(name, skipped)) for name in RUNGS if name not in skipped]
     assert len(each) == 6 and 2 * 26 * math.fsum(each) < SESSION / 4, "up and down; the rest is compiling"
 

@@ -20,7 +20,7 @@ from course.paths import (
     numbered,
     source_chapters,
 )
-from course.site.chapters import CHAPTERS
+from course.site.chapters import CHAPTERS, OPTIONAL
 
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
 TEXTS = sorted(
@@ -111,7 +111,8 @@ class TestChapter:
         assert hidden_imports([cell.source for cell in sources[chapter] if cell.cell_type == "code"]) == []
 
     def test_its_heading_has_its_number(self, chapter, sources):
-        assert sources[chapter][0].source.startswith(f"# {chapter} · ")
+        mark = " ◇" * (chapter in OPTIONAL)
+        assert sources[chapter][0].source.startswith(f"# {chapter}{mark} · ")
 
     def test_every_prediction_is_answered_and_tabled(self, chapter, sources):
         calls = [
