@@ -51,6 +51,6 @@ def test_all_documents_are_there_and_a_stream_reads_them(tmp_path):
 def test_what_cannot_be_is_one_sentence(tmp_path):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "empty.txt").write_bytes(b"")
-    for name, what in {"latin.txt": "is not UTF-8", "empty.txt": "is empty"}.items():
-        with pytest.raises(ValueError, match=what):
+    for name in ("latin.txt", "empty.txt"):
+        with pytest.raises(ValueError, match=name):
             prepare_text(tmp_path / name, tmp_path / "out", 300)
