@@ -161,7 +161,7 @@ def staircase(steps: list[dict], below: str, colors: dict):
             ax.text(where, row - 0.2, name, color=ink, fontsize=15.5, weight="bold", va="center")
             ax.text(where, row + 0.13, says, color=ink, fontsize=14, va="center")
     if any(step["disturbed"] for step in steps):
-        below = below.replace("thin line: predicted", "line: predicted · grey: disturbed")
+        below += " · grey: disturbed"
     edges = [row + side for row in range(len(steps)) for side in (-0.5, 0.5)]
     ax.plot([step["ms"] for step in steps for _ in range(2)], edges, color=colors["edge"], lw=3)
     ax.set(xlim=(0, longest * 1.005), ylim=(len(steps) - 0.5, -0.5))

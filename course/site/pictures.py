@@ -9,7 +9,7 @@ FIRST = ROOT / "data" / "measurements" / "readme-model.json"
 LADDER = ROOT / "data" / "measurements" / "amd-epyc-2-threads.json"
 H100 = ROOT / "data" / "measurements" / "h100.json"
 STAIRS = {  # name: the line below it
-    "staircase": "two cores of a server CPU, B=4, T=64 · thin line: predicted",
+    "staircase": "two cores of a server CPU, B=4, T=64 · line: predicted",
     "staircase-h100": "one H100, B=16, T=1024 · thin line: forecast before the climb",
 }
 NAMES = {  # of the recording, as a reader knows them before chapter 14
@@ -50,17 +50,10 @@ def stairs(name: str) -> list[dict]:
     """The steps of a staircase. What was expected of the H100 is the forecast of chapter 14, from its data sheet."""
     if name == "staircase":
         return staircase_steps(recorded(LADDER))
-    run, expected = recorded(H100), forecast(recorded(H100))
-    rungs = [rung | {"predicted_ms": expected[rung["name"]]} for rung in run["rungs"]]
-    return staircase_steps(run | {"rungs": rungs})
+    # here: a course whose package is still empty has pictures, too
+    from course.figures.ladder import with_sheet_forecast
 
-
-def forecast(run: dict) -> dict[str, float]:
-    """{rung: milliseconds} of a GPU's recorded ladder, as chapter 14 forecasts them from its data sheet."""
-    # here: a course whose package is still empty has a README, too
-    from course.figures.ladder import from_sheet
-
-    return {rung: 1e3 * sum(parts.values()) for rung, parts in from_sheet(run).items()}
+    return staircase_steps(with_sheet_forecast(recorded(H100)))
 
 
 def staircase_steps(recorded: dict) -> list[dict]:
@@ -70,13 +63,14 @@ def staircase_steps(recorded: dict) -> list[dict]:
     A gain is told where it is sure; where its interval reaches further than 15%, only the interval is.
     """
     from nanogpt.labs.ladder.climb import disturbed
+    from nanogpt.labs.ladder.ladder import gains_so_far
 
-    steps, ms, before = [], recorded["rungs"][0]["ms"], None
-    for rung in recorded["rungs"]:
+    steps, rungs = [], recorded["rungs"]
+    for before, rung, so_far in zip([None, *rungs], rungs, gains_so_far(rungs)):
         says, slower = f"predicted {rung['predicted_ms']:,.0f} ms", False
         if before:
             gain = rung["gain"]
-            ms, slower = ms / gain["ratio"], gain["sure"] and gain["ratio"] < 1
+            slower = gain["sure"] and gain["ratio"] < 1
             says = f"{gain['ratio']:.2f} ×{', slower' if slower else ''}"
             if disturbed(rung):
                 says = f"{gain['low']:.2f} to {gain['high']:.2f} ×"
@@ -84,9 +78,8 @@ def staircase_steps(recorded: dict) -> list[dict]:
                 says = "not measurable"
             says += f" · predicted {before['predicted_ms'] / rung['predicted_ms']:.2f} ×"
         step = {"name": NAMES[rung["name"]], "says": says, "slower": slower, "disturbed": disturbed(rung)}
-        step |= {"ms": round(ms), "predicted_ms": round(rung["predicted_ms"])}
-        steps.append(step | {"so_far": round(recorded["rungs"][0]["ms"] / ms, 3)})
-        before = rung
+        step |= {"ms": round(rungs[0]["ms"] / so_far), "predicted_ms": round(rung["predicted_ms"])}
+        steps.append(step | {"so_far": round(so_far, 3)})
     return steps
 
 

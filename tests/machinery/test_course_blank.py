@@ -238,6 +238,10 @@ def test_a_run_stops_with_one_sentence(blank_house):
     assert "Traceback" not in said
 
 
+def test_another_error_has_its_traceback(blank_house):
+    assert "Traceback" in blank_house.run_cells(['raise NotImplementedError("not yet")'], code=1)
+
+
 def test_the_checkpoint_says_which_one_is_empty_and_takes_what_is_written(blank_house):
     module = blank_house.module.read_text(encoding="utf-8")
     blank = blank_notebook(blank_house).read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ import pictures
 import pytest
 from PIL import Image
 
+from course.site import pictures as stored
 from course.site.pictures import FIRST, in_all, staircase_steps
 
 
@@ -23,6 +24,15 @@ def test_another_loss_is_another_picture(tmp_path, monkeypatch):
     before = pictures.digest("loss-dark"), pictures.digest("staircase-dark")
     monkeypatch.setattr(pictures, "FIRST", tmp_path / "first.json")
     assert pictures.digest("loss-dark") != before[0] and pictures.digest("staircase-dark") == before[1]
+
+
+def test_another_ladder_is_another_staircase(tmp_path, monkeypatch):
+    ladder = json.loads(stored.LADDER.read_text(encoding="utf-8"))
+    ladder["rungs"][0]["ms"] = 2000.0
+    (tmp_path / "ladder.json").write_text(json.dumps(ladder), encoding="utf-8")
+    before = pictures.digest("staircase-light")
+    monkeypatch.setattr(stored, "LADDER", tmp_path / "ladder.json")
+    assert pictures.digest("staircase-light") != before
 
 
 def test_a_step_is_told_as_slower_or_not_measurable_where_it_is():

@@ -1,5 +1,6 @@
 """Every shape and number of the cheat sheet is read off the running model, the configuration or the recorded ladder."""
 
+import inspect
 import math
 import re
 
@@ -11,7 +12,7 @@ from built_site import HTML, built, needs_sphinx, served
 
 from course.paths import ROOT
 from course.site import pictures
-from nanogpt import model
+from nanogpt import model, trainer
 from nanogpt.labs.roofline.memory import memory_by_category
 from nanogpt.labs.roofline.work import step_work
 from nanogpt.model import GPT, GPTConfig, flops_by_part, flops_per_token, num_params, step_flops
@@ -158,6 +159,26 @@ def test_the_update_is_that_of_the_configuration():
         in TRAINING["AdamW"][0]
     )
     assert number(TRAINING["gradient"][1]) * 2 == number(TRAINING["AdamW"][1]) == 2 * num_params(SMALL)
+
+
+def test_adamw_is_the_formula_of_the_sheet():
+    assert "w ← w − lr·(m̂/(√v̂+ε) + λw)" in TRAINING["AdamW"][0]
+    w = torch.nn.Parameter(torch.tensor([0.5, -2.0], dtype=torch.float64))
+    optimizer = torch.optim.AdamW([w], lr=6e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    by_hand, m, v = w.detach().clone(), 0.0, 0.0
+    for k, g in enumerate(torch.tensor([[0.3, 1.0], [-0.2, 4.0]], dtype=torch.float64), 1):
+        w.grad = g.clone()
+        optimizer.step()
+        m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g**2
+        hat = (m / (1 - 0.9**k)) / ((v / (1 - 0.95**k)).sqrt() + 1e-8)
+        by_hand = by_hand - 6e-4 * (hat + 0.1 * by_hand)
+    torch.testing.assert_close(w.detach(), by_hand)
+
+
+def test_a_checkpoint_holds_what_the_sheet_says():
+    said = TRAINING["checkpoint"][0].partition(": ")[2].split(", ")
+    source = inspect.getsource(trainer.Training.state_dict)
+    assert [name for name in said if f'"{name}"' not in source and name not in trainer.COUNTED] == []
 
 
 def test_a_fused_update_moves_the_bytes_of_the_sheet():
