@@ -898,7 +898,7 @@ def ids_of(vocab: list[bytes], special: list[str]) -> dict[str, int]:
 
 
 def write_vocab(tokenizer: BPETokenizer, folder: str | os.PathLike) -> None:
-    """Write vocab.json and merges.txt, as GPT-2's authors did and transformers reads them."""
+    """Write vocab.json and merges.txt, as transformers reads them (GPT-2's encoder.json and vocab.bpe)."""
     lines = ["#version: 0.2", *merge_lines(tokenizer.vocab), ""]
     ids = json.dumps(ids_of(tokenizer.vocab, [*tokenizer.special]), ensure_ascii=False)
     for name, text in ("vocab.json", ids), ("merges.txt", "\n".join(lines)):

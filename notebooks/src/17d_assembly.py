@@ -12,7 +12,7 @@ tiny.yaml ──> Config ──build_run──> Training ──fit──> metric
                 model, optimizer            checkpoints
 ```
 
-One question needs an experiment. When a run goes on, its file may have been edited since it began. Does the run notice? We edit seven keys, one at a time, and look at the next losses. From what we find follows which
+One question needs an experiment. When a run goes on, its file may have been edited since it began. Does the run notice? We edit seven keys, one at a time, and look at the next losses. The result tells us which
 keys may change.
 
 Everything here is one process. After "The same call goes on" come appendices with code that the package needs, and no new idea: run their cells and read them when you need them.
@@ -910,6 +910,7 @@ names. Without this, `data.source=german.txt` in a folder of English shards woul
 #| export labs.corpora.make
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from nanogpt.config import Data
@@ -972,7 +973,7 @@ def make_data(data: Data) -> None:
     elif data.source == "stories":
         ensure_corpus(folder)
     else:
-        with suppress(ModuleNotFoundError):  # chapter 16a, which says what is odd about a text
+        if find_spec("nanogpt.labs.corpora.sources"):  # chapter 16a, which says what is odd about a text
             import_module("nanogpt.labs.corpora.sources").print_remarks(source)
         if is_small(source):
             prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)

@@ -18,7 +18,9 @@ You need chapter 23 for the kernels, and chapter 12 for its online softmax.
 # %%
 #| default_exp labs.kernels.fused_loss
 #| doc labs.kernels.fused_loss: Cross-entropy without log-probabilities: as Triton kernels, and in chunks of rows in plain PyTorch.
+import json
 from functools import partial
+from pathlib import Path
 
 from course.figures import kernels as figures
 from course.figures.triton_here import (
@@ -280,7 +282,7 @@ zeros this makes six times the logits, against three.
 ## The gradient in the logits' place
 
 Our fastest step on a GPU (chapter 14's last rung for 16 bits) leaves the loss to `torch.compile`. A profile of it on an H200, GPT-2 124M
-with 16 texts of 1,024 tokens, says where 32.6 ms go. Three operations belong to the loss: 1.46 ms forward, 1.11 ms backward, and 0.49 ms
+with 16 texts of 1,024 tokens, says where 32.6 ms go (`data/measurements/h200-peers.json`). Three operations belong to the loss: 1.46 ms forward, 1.11 ms backward, and 0.49 ms
 for zeros. llm.c, which is written in CUDA, has one kernel for all this. It computes the gradient together with the loss, and
 writes it over the logits: nobody needs them afterwards.
 
@@ -352,12 +354,14 @@ assert not seen.shared, "two programs store to the same address"
 print(f"bytes loaded: {seen.loaded:,}, stored: {seen.stored:,}; the logits have {logits.nbytes:,}")
 
 # %%
+profile = json.loads(Path("../data/measurements/h200-peers.json").read_text(encoding="utf-8"))["profile"]
+step, loss = profile["all"], sum(ms for part, ms in profile.items() if part.startswith("loss"))
 logits_gb = 2 * 16_384 * 50_304 / 1e9
 fused = 2 * logits_gb / 4.8
 answer("23b.3", fused)
-answer("23b.4", 32.6 / (32.6 - (1.46 + 1.11 + 0.49) + fused))
+answer("23b.4", step / (step - loss + fused))
 print(
-    f"{logits_gb:.2f} GB of logits; 3.06 ms become {fused:.2f} ms, 32.6 ms become {32.6 - 3.06 + fused:.1f} ms"
+    f"{logits_gb:.2f} GB of logits; {loss:.2f} ms become {fused:.2f} ms, {step} ms become {step - loss + fused:.1f} ms"
 )
 
 # %% [markdown]
@@ -812,6 +816,7 @@ RUNGS = {
     "fused loss": "the gradient of the logits in their place, in one kernel; on a GPU (chapter 23b)",
     "chunked loss": "never all logits: less memory, at a price in time; in float32 only (chapter 23b)",
 }
+# without one of them it is another rung
 BUILDS_ON = {"bf16 weights": ("bf16", "compile"), "fused loss": ("bf16 weights",)}
 
 

@@ -378,7 +378,7 @@ r"""
 | 18,688 numbers in adapters | 2.418 | 2.365 |
 | all 500,352 weights | 2.190 | 1.689 |
 
-At both rates all weights learn far more, and a still larger rate does not save the adapters: 0.02 brings 2.339. This model has
+At both rates all weights learn far more. This model has
 seen 120 steps and has nearly everything to learn. Adapters are for a model that can do nearly everything already (chapter 19).
 
 The adapters' first line has the number that we counted. Their checkpoint has the adapters and the name of their base, but not the 500,352 weights. `python -m nanogpt sample` and

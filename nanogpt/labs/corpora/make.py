@@ -5,6 +5,7 @@ Exported from notebooks/17d_assembly.ipynb.
 
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from nanogpt.config import Data
@@ -79,7 +80,7 @@ def make_data(data: Data) -> None:
     elif data.source == "stories":
         ensure_corpus(folder)
     else:
-        with suppress(ModuleNotFoundError):  # chapter 16a, which says what is odd about a text
+        if find_spec("nanogpt.labs.corpora.sources"):  # chapter 16a, which says what is odd about a text
             import_module("nanogpt.labs.corpora.sources").print_remarks(source)
         if is_small(source):
             prepare_text(source, folder, data.tokenizer, data.val, data.paragraphs)

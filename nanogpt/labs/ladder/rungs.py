@@ -72,6 +72,7 @@ def keep_memory() -> None:
     libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: the heap never shrinks
 
 
+# without one of them it is another rung
 BUILDS_ON = {"bf16 weights": ("bf16", "compile"), "fused loss": ("bf16 weights",)}
 
 
