@@ -728,11 +728,15 @@ ask. If the base is a folder, we write the way to it from the adapter's own fold
 ADAPTER = "adapter.safetensors"
 
 
+FREE = {"block_size", "dropout", "flash", "padded_vocab_size"}  # what a shape may have otherwise
+
+
 def base_digest(model: GPT) -> str:
-    """SHA-256 of what the adapters stand on: the number of heads and all other weights, without padding."""
+    """SHA-256 of what the adapters stand on: the model's shape and all other weights, without padding."""
     named = parameters_by_hf_name(model).items()
     base = {name: p.detach().float().cpu().contiguous() for name, p in named if ".lora_" not in name}
-    return digest({"n_head": model.config.n_head}, serialize(base))
+    shape = {key: value for key, value in vars(model.config).items() if key not in FREE}
+    return digest(shape, serialize(base))
 
 
 # %%

@@ -382,8 +382,8 @@ At both rates all weights learn far more. This model has
 seen 120 steps and has nearly everything to learn. Adapters are for a model that can do nearly everything already (chapter 19).
 
 The adapters' first line has the number that we counted. Their checkpoint has the adapters and the name of their base, but not the 500,352 weights. `python -m nanogpt sample` and
-`eval` put the two together, as they do for a GPT. The last cells of the appendix show how. Chapter 19's digest refuses adapters whose base has changed, but it is made of the weights and
-the number of heads. If somebody edits `rope_theta` in the base's `config.json` from Hugging Face, nothing notices.
+`eval` put the two together, as they do for a GPT. The last cells of the appendix show how. Chapter 19's digest refuses adapters whose base has changed,
+also where only `rope_theta` in the base's `config.json` is another one.
 """
 
 # %% [markdown]

@@ -21,7 +21,7 @@ from nanogpt.labs.llama.model import Llama, LlamaConfig, llama_flops, llama_para
 from nanogpt.labs.llama.pretrained import llama_to_hf
 from nanogpt.labs.llama.runs import dry_run, new_shape
 from nanogpt.labs.roofline.clock import measure_roofline
-from nanogpt.labs.tuning.lora import add_lora, lora_parameters, merge
+from nanogpt.labs.tuning.lora import add_lora, load_adapter, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig, flops_per_token, num_params
 from nanogpt.pretrained import load_pretrained
 from nanogpt.shards import load_manifest
@@ -318,6 +318,11 @@ def test_adapters_beside_a_llama(whole, config, tmp_path, capsys):
     for name, p in load_model(whole.kept).named_parameters():
         assert torch.equal(p, run.model.get_parameter(name)), f"{name} is frozen, and has moved"
     assert "in adapters are trained beside" in capsys.readouterr().out
+    base = load_model(whole.kept)
+    other = Llama(replace(base.config, rope_theta=5_000.0))
+    other.load_state_dict(base.state_dict())
+    with pytest.raises(ValueError, match="beside other weights"):
+        load_adapter(other, run.kept)
     where = ["--checkpoint", str(run.folder), "--device", "cpu"]
     assert main(["sample", *where, "--max-new-tokens", "3"]) == 0
 

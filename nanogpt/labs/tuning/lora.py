@@ -116,11 +116,15 @@ def merge(model: GPT) -> GPT:
 ADAPTER = "adapter.safetensors"
 
 
+FREE = {"block_size", "dropout", "flash", "padded_vocab_size"}  # what a shape may have otherwise
+
+
 def base_digest(model: GPT) -> str:
-    """SHA-256 of what the adapters stand on: the number of heads and all other weights, without padding."""
+    """SHA-256 of what the adapters stand on: the model's shape and all other weights, without padding."""
     named = parameters_by_hf_name(model).items()
     base = {name: p.detach().float().cpu().contiguous() for name, p in named if ".lora_" not in name}
-    return digest({"n_head": model.config.n_head}, serialize(base))
+    shape = {key: value for key, value in vars(model.config).items() if key not in FREE}
+    return digest(shape, serialize(base))
 
 
 def save_adapter(model: GPT, folder: str | Path, base_model: str | Path | None = None) -> None:
