@@ -355,13 +355,6 @@ AUTHORS = {
         "Build the course as a book from the committed outputs, in build/site/html. Nothing is executed.",
         "course.site.build:site",
     ),
-    "publish": Command(
-        "Write the repository's address into README, first cells, badges and pyproject.toml. Without an address, write the\n"
-        "present one again.",
-        "course.site.publish:publish",
-        option("url", metavar="https://github.com/NAME/REPOSITORY", nargs="?", help="default: as it is now"),
-        example="course publish https://github.com/me/gpt2-course",
-    ),
     "test": Command(
         "Run what CI runs: every notebook, and all tests. With `quick` it is the laws of the repository, the drift check and the\n"
         "core's fast tests, in two minutes. With other arguments, it is one pytest with these arguments.",

@@ -29,8 +29,6 @@ suppress_warnings = ["misc.highlighting_failure"]  # what a program printed is n
 html_theme = "sphinx_book_theme"
 html_title = project
 html_static_path = ["_static"]
-templates_path = ["_templates"]
-html_additional_pages = {"search": "search.html"}  # the book's own, of _templates
 html_favicon = "_static/favicon.svg"
 html_context = {"default_mode": "auto"}
 html_extra_path = ["404.html"]  # GitHub shows it for an address that is none
@@ -92,14 +90,8 @@ def described(app, pagename: str, templatename: str, context: dict, doctree) -> 
     )
 
 
-def without_search(app) -> None:
-    """Sphinx makes no index of words: course/site/search.py makes one of sections."""
-    app.builder.search = False
-
-
 def setup(app) -> None:
     # It names a folder, which any process may do, and does not say so.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
-    app.connect("builder-inited", without_search)
     app.connect("autodoc-process-docstring", plain)
     app.connect("html-page-context", described)

@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from course.machine.finding import GREEN, RED, Finding, green_if
 
-SIZES = {4 << 10: "4 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB"}
+SIZE = 4 << 20  # bytes of the all-reduce that is timed
 REPEATS = 5
 WAIT = 8.0  # seconds that a process waits for the others
 LIMIT = 90.0  # seconds in all: importing PyTorch from a slow disk counts in
@@ -48,61 +48,44 @@ def main() -> int:
 
 
 def found_here() -> Iterator[Finding]:
-    """First what gloo does, then what NCCL does, which may fail on its own."""
+    """First what gloo does, then what NCCL does where each process has a GPU; it may fail on its own."""
     import torch
     import torch.distributed as dist
 
-    nccl = dist.is_nccl_available()
+    nccl = dist.is_nccl_available() and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=timedelta(seconds=WAIT))
     try:
-        times = all_reduce_times(torch.device("cpu"))
-        yield from gloo_findings(gathered(roads()), times)
-        if not nccl:
-            yield Finding(GREEN, "NCCL", "none in this PyTorch: processes work on CPUs, by gloo")
-            return
-        version = ".".join(map(str, torch.cuda.nccl.version()))
-        gpus = gathered([torch.cuda.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])])
-        if all(there >= wanted for there, wanted in gpus):
-            times = all_reduce_times(torch.device("cuda", int(os.environ["LOCAL_RANK"])))
-            yield Finding(GREEN, "NCCL", f"{version}, on GPUs: {in_words(times, 1)}")
-        else:
-            why = f"{gpus[0][0]} GPU(s) here, and it takes one a process"
-            yield Finding(GREEN, "NCCL", f"{version}, unused: {why}; on CPUs gloo does the work")
+        seconds = all_reduce_time(torch.device("cpu"))
+        ranks = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, roads())
+        yield from gloo_findings(ranks, seconds)
+        if nccl:
+            seconds = all_reduce_time(torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+            version = ".".join(map(str, torch.cuda.nccl.version()))
+            yield Finding(GREEN, "NCCL", f"{version}, on GPUs: {in_words(seconds)}")
     finally:
         dist.destroy_process_group()
 
 
-def gathered(thing) -> list:
-    import torch.distributed as dist
-
-    things = [None] * dist.get_world_size()
-    dist.all_gather_object(things, thing)
-    return things
-
-
-def all_reduce_times(device) -> list[tuple[int, float]]:
-    """Bytes, and the seconds of an all-reduce of so many: the slowest rank's median. Stops where it would take long."""
+def all_reduce_time(device) -> float:
+    """Seconds of an all-reduce of SIZE bytes: the slowest rank's median."""
     import torch
     import torch.distributed as dist
 
-    found, n, me = [], dist.get_world_size(), dist.get_rank()
-    for size in SIZES:
-        x, seconds = torch.full((size // 4,), me + 1.0, device=device), []
+    n, seconds = dist.get_world_size(), []
+    x = torch.full((SIZE // 4,), dist.get_rank() + 1.0, device=device)
+    dist.all_reduce(x)
+    if not (x == n * (n + 1) / 2).all():
+        raise RuntimeError(f"an all-reduce of {SIZE} bytes has come to another sum")
+    for _ in range(REPEATS):
+        x[0].item()  # waits until a GPU has done what was asked of it
+        began = time.perf_counter()
         dist.all_reduce(x)
-        if not (x == n * (n + 1) / 2).all():
-            raise RuntimeError(f"an all-reduce of {size} bytes has come to another sum")
-        for _ in range(REPEATS):
-            x[0].item()  # waits until a GPU has done what was asked of it
-            began = time.perf_counter()
-            dist.all_reduce(x)
-            x[0].item()
-            seconds.append(time.perf_counter() - began)
-        slowest = torch.tensor(statistics.median(seconds), device=device)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        found.append((size, slowest.item()))
-        if 16 * (REPEATS + 1) * slowest.item() > WAIT:
-            break
-    return found
+        x[0].item()
+        seconds.append(time.perf_counter() - began)
+    slowest = torch.tensor(statistics.median(seconds), device=device)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return slowest.item()
 
 
 def roads() -> list[tuple[str, str]]:
@@ -120,28 +103,21 @@ def roads() -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def gloo_findings(ranks: list[list[tuple[str, str]]], times: list[tuple[int, float]]) -> Iterator[Finding]:
+def gloo_findings(ranks: list[list[tuple[str, str]]], seconds: float) -> Iterator[Finding]:
     """ranks: the roads of each."""
-    n, ways = (
-        len(ranks),
-        list(dict.fromkeys(f"{name} ({address})" for rank in ranks for name, address in rank)),
-    )
+    ways = dict.fromkeys(f"{name} ({address})" for rank in ranks for name, address in rank)
     loopback = all(address in ("127.0.0.1", "::1") for rank in ranks for _, address in rank)
     others = [name for name in interfaces() if name not in ("lo", "lo0")]
     hint = f"between machines set GLOO_SOCKET_IFNAME={others[0]}" if loopback and others else ""
-    yield Finding(GREEN, "processes", f"{n} talk by gloo over {' and '.join(ways) or 'no TCP'}", hint)
-    seconds = GPT2_GRADIENTS / times[-1][0] * times[-1][1]
-    text = (
-        f"{in_words(times, 2 * (n - 1) / n)}; the gradients of GPT-2 124M take about {seconds:.3g} s a step"
-    )
-    yield green_if(seconds < 10, "all-reduce", text, "a faster network, or fewer and larger steps")
+    road = f"{len(ranks)} talk by gloo over {' and '.join(ways) or 'no TCP'}"
+    yield Finding(GREEN, "processes", road, hint)
+    step = GPT2_GRADIENTS / SIZE * seconds
+    text = f"{in_words(seconds)}; the gradients of GPT-2 124M take about {step:.3g} s a step"
+    yield green_if(step < 10, "all-reduce", text, "a faster network, or fewer and larger steps")
 
 
-def in_words(times: list[tuple[int, float]], sent: float) -> str:
-    """sent: the share of the bytes that each rank sends, 2(n - 1)/n in a ring."""
-    size, seconds = times[-1]
-    each = ", ".join(f"{SIZES[b]} in {1e3 * s:.3g} ms" for b, s in times)
-    return f"{each}: each sends {sent * size / seconds / 1e9:.2g} GB/s"
+def in_words(seconds: float) -> str:
+    return f"{SIZE >> 20} MiB in {1e3 * seconds:.3g} ms, {SIZE / seconds / 1e9:.2g} GB/s"
 
 
 def interfaces() -> list[str]:
@@ -170,15 +146,7 @@ def remedy_for_gloo() -> str:
 
 def doctor_distributed() -> int:
     """Start two processes here by torchrun, and print what they have found, or one line of what is wrong; 1 if they cannot talk."""
-    words = [
-        "--standalone",
-        "--local-addr",
-        "127.0.0.1",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "course.machine.talk",
-    ]
+    words = "--standalone --local-addr 127.0.0.1 --nproc-per-node 2 -m course.machine.talk".split()
     env = os.environ | {"OMP_NUM_THREADS": "1"} | ({"USE_LIBUV": "0"} if os.name == "nt" else {})
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     torchrun = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words], env=env, **pipes)

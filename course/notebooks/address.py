@@ -14,7 +14,7 @@ from course.notebooks import way
 from course.notebooks.way import foot, head
 from course.paths import ROOT, number_of
 
-PLACEHOLDER = "OWNER"  # stands for the owner until `course publish URL`
+PLACEHOLDER = "OWNER"  # stands for the owner until the repository has an address (CONTRIBUTING.md)
 IMAGE, TAG = "open-in-colab.svg", "colab"
 BADGE = re.compile(rf"\n\n\[!\[Open in Colab\]\({re.escape(IMAGE)}\)\]\([^)]*\)")
 FETCH = """\
@@ -22,7 +22,7 @@ FETCH = """\
         raise Stopped(f"git cannot fetch {address}. Is the repository private, or its name misspelt? Ask whoever gave you this notebook; if the address is right, run this cell again.")"""
 UNPUBLISHED = """\
     if not os.path.isdir(folder):
-        raise Stopped("This copy of the course has no public address yet, so Colab cannot fetch it. Ask whoever gave you this notebook for the address, or run the notebook on the computer where the course is. (For its owner: `course publish URL`.)")"""
+        raise Stopped("This copy of the course has no public address yet, so Colab cannot fetch it. Ask whoever gave you this notebook for the address, or run the notebook on the computer where the course is. (For its owner: CONTRIBUTING.md says how it gets one.)")"""
 FIRST_CELL = """\
 #@title On Colab this cell fetches the course; elsewhere it sets one variable, before PyTorch is loaded
 import os, sys

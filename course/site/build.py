@@ -32,7 +32,6 @@ from course.paths import (
 )
 from course.site.chapters import CHAPTERS, OPTIONAL, PARTS, SHORT, part
 from course.site.pages import address, chapter_page, exercise_page, linked, page, raw_files
-from course.site.search import index
 from course.states.released import writers
 
 SITE = ROOT / "build" / "site"
@@ -67,7 +66,6 @@ def site(folder: Path = SITE) -> int:
     for path in notebooks():
         for name, data in raw_files(path).items():
             write_atomically(html / name, data)
-    write_atomically(html / "search-index.js", index(html))
     print(f"{relative(html / 'index.html')}: open it in a browser ({time.monotonic() - start:.0f} s)")
     return 0
 

@@ -94,7 +94,7 @@ def map_picture() -> str:
 def badges() -> str:
     """CI, Colab and Binder, as soon as there is an address at which they are found."""
     if not is_published(repository()):
-        return "<!-- badges appear here with `course publish URL` -->"
+        return "<!-- badges appear here once there is an address (CONTRIBUTING.md) -->"
     url, name = repository(), repository().removeprefix("https://github.com/")
     colab = f"https://colab.research.google.com/github/{name}/blob/main/notebooks/00_setup.ipynb"
     return " ".join(

@@ -54,7 +54,7 @@ addEventListener("DOMContentLoaded", () => {
     }
   }
   const article = document.querySelector(".bd-article");
-  if (!article) return; // the search page
+  if (!article) return; // the search page has none
   enlargeable(article);
   reachable(article);
   article.addEventListener("toggle", (event) => reachable(event.target), true); // what was folded had no width

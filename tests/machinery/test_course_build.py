@@ -27,6 +27,16 @@ def test_build_executes_exports_and_is_deterministic(house):
     assert (house.notebook.read_bytes(), house.module.read_bytes()) == first
 
 
+def test_a_new_address_brings_badge_and_first_cell_and_keeps_the_outputs(house):
+    project, before = house.path / "pyproject.toml", undressed(nbformat.read(house.notebook, as_version=4))
+    project.write_text(project.read_text(encoding="utf-8").replace("OWNER/", "a-teacher/"), encoding="utf-8")
+    assert "no code has changed" in house.course("build", "4")
+    nb = nbformat.read(house.notebook, as_version=4)
+    assert "github/a-teacher/gpt2-course/blob/main/notebooks/04_tiny.ipynb" in nb.cells[0].source
+    assert "git clone" in nb.cells[1].source and "OWNER" not in house.notebook.read_text(encoding="utf-8")
+    assert undressed(nb) == before
+
+
 def test_a_changed_sentence_keeps_the_outputs_and_changed_code_does_not(house):
     text = house.source.read_text(encoding="utf-8")
     before = nbformat.read(house.notebook, as_version=4)

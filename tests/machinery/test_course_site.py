@@ -3,7 +3,6 @@
 tests/machinery/test_course_site_browser.py opens its pages in a browser.
 """
 
-import json
 import re
 from collections import Counter
 from itertools import chain
@@ -32,7 +31,6 @@ from course.predictions import ASKS
 from course.site import build as site
 from course.site import pages
 from course.site.reading import cells_to_read, code_to_read
-from course.site.search import Sections
 from nanogpt.config import keys
 
 FILES = {number_of(path): path for path in numbered(NOTEBOOKS, ".ipynb")}
@@ -205,25 +203,6 @@ def test_every_key_of_a_run_is_on_its_page_with_its_meaning():
     assert all(meaning.strip() for _, _, meaning in rows), "a key without a meaning"
 
 
-PAGE = """
-<nav><h2>Contents</h2></nav><article class="bd-article">
-<section id="attention"><h1>04 · Attention<a class="headerlink" href="#attention">#</a></h1>
-<p class="buttons"><a href="x">Download</a></p><p>Ann has <em>seven</em>&#32;marbles.</p></p>
-<div class="predict"><p><span>04.1</span> how many</p><details><summary>What came out</summary><p>0.81</p></details></div>
-<section id="why-divide-by-d"><h2>Why divide by √d?<a class="headerlink" href="#">#</a></h2>
-<div class="cell"><div class="cell_input"><div class="highlight"><pre><span class="k">def</span> <span class="nf">SelfAttention</span>(q)
-</pre></div></div><div class="cell_output"><p>0.81</p></div></div>
-<p>Each is divided by <span class="math">\\(\\sqrt{d}\\)</span>.</p></section></section></article><footer>By</footer>
-"""
-
-
-def test_the_search_knows_headings_text_and_names_and_no_outcome():
-    assert [[" ".join(text.split()) for text in section] for section in Sections(PAGE).found] == [
-        ["attention", "04 · Attention", "Ann has seven marbles. 04.1 how many", ""],
-        ["why-divide-by-d", "Why divide by √d?", "Each is divided by √d.", "SelfAttention Self Attention"],
-    ]
-
-
 def test_a_set_that_would_show_a_solution_is_refused():
     made = read(folders()[0])
     made.cells.append(type(made.cells[0])("text", "", secret_lines(made)[0]))
@@ -318,18 +297,6 @@ class TestBuilt:
                 if not target.exists() or missing:
                     dead.append(f"{path.name}: {link}")
         assert not dead
-
-    def test_the_search_leads_to_every_section_of_a_chapter(self):
-        script = (HTML / "search-index.js").read_text(encoding="utf-8")
-        made = json.loads(script.removeprefix("const courseIndex = ").removesuffix(";\n"))
-        found = Counter(made["pages"][page][0] for page, *_ in made["sections"])
-        for page, anchor, *_ in made["sections"]:
-            assert not anchor or anchor in built()[HTML / made["pages"][page][0]].anchors
-        for path in FILES.values():
-            prose = [c.source for c in pages.chapter_page(path, PLACES).cells if c.cell_type == "markdown"]
-            text = re.sub(r"^```.*?^```", "", "\n".join(prose), flags=re.DOTALL | re.MULTILINE)
-            headings = re.findall(r"^#{1,4} ", text, re.MULTILINE)
-            assert found[f"notebooks/{path.stem}.html"] == len(headings), path.name
 
     def test_a_page_that_is_kept_is_not_made_again(self):
         built()
