@@ -146,7 +146,7 @@ def remedy_for_gloo() -> str:
 
 def doctor_distributed() -> int:
     """Start two processes here by torchrun, and print what they have found, or one line of what is wrong; 1 if they cannot talk."""
-    words = "--standalone --local-addr 127.0.0.1 --nproc-per-node 2 -m course.machine.talk".split()
+    words = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2", "-m", "course.machine.talk"]
     env = os.environ | {"OMP_NUM_THREADS": "1"} | ({"USE_LIBUV": "0"} if os.name == "nt" else {})
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     torchrun = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words], env=env, **pipes)
