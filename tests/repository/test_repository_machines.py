@@ -1,4 +1,4 @@
-"""Two chapters full of numbers give the committed outputs on a processor that did not make them."""
+"""A chapter full of numbers gives the committed outputs on a processor that did not make them."""
 
 import os
 import subprocess
@@ -14,12 +14,11 @@ AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chapter, threads", [("05", 1), ("10", 4)])
-def test_another_processor_prints_the_same(chapter, threads):
-    count = str(threads)
-    env = os.environ | AVX2 | {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count}
+def test_another_processor_prints_the_same():
+    """Chapter 10 rounds to bf16, which is where processors differ; with four threads, which is more than those here."""
+    env = os.environ | AVX2 | {"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"}
     env = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
-    notebook = next(NOTEBOOKS.glob(f"{chapter}_*.ipynb"))
+    notebook = next(NOTEBOOKS.glob("10_*.ipynb"))
     words = ["-q", "--color=no", "-p", "no:cacheprovider", str(notebook)]
     command = [sys.executable, "-m", "pytest", *NBVAL, *words]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, encoding="utf-8", errors="replace")
