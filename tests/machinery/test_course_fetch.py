@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import pytest
 
+from course.cli import main
 from course.machine import data as fetch
 from course.paths import ROOT, CourseError
 
@@ -21,27 +22,22 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(BaseHTTPRequestHandler):
-    """Serves CONTENT. `faults` are used up one a request: "cut" after 100,000 bytes, an error code, other bytes, or headers."""
+    """Serves CONTENT, or once in its place `fault`: "cut" after 100,000 bytes, an error code, or other bytes."""
 
-    faults: ClassVar = []
-    ranges = True
-    requests: ClassVar = []
+    fault = None
+    requests = 0
 
     def do_GET(self):
-        asked = self.headers.get("Range")
-        self.requests.append(asked)
-        fault = self.faults.pop(0) if self.faults else None
-        content = fault if isinstance(fault, bytes) else CONTENT
-        start = int(asked[6:-1]) if asked and self.ranges else 0
-        if isinstance(fault, int) or start >= len(content):
-            self.send_error(fault or 416)
+        Server.requests += 1
+        fault, Server.fault = self.fault, None
+        if isinstance(fault, int):
+            self.send_error(fault)
             return
-        headers = {"Content-Length": len(content) - start} | (fault if isinstance(fault, dict) else {})
-        self.send_response(206 if start else 200)
-        for name, value in headers.items():
-            self.send_header(name, str(value))
+        content = fault if isinstance(fault, bytes) else CONTENT
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content[start : start + 100_000 if fault == "cut" else len(content)])
+        self.wfile.write(content[: 100_000 if fault == "cut" else None])
         self.close_connection = True
 
     def log_message(self, *args):
@@ -58,94 +54,48 @@ def serving(handler):
 
 @pytest.fixture
 def url():
-    Server.faults, Server.ranges, Server.requests = [], True, []
+    Server.fault, Server.requests = None, 0
     with serving(Server) as address:
         yield f"{address}/file"
 
 
-def fetch_it(url, path, **more):
-    return fetch.download(url, path, SHA256, pause=0.001, **more)
-
-
 def test_a_download_is_verified_and_made_once(url, tmp_path):
     path = tmp_path / "deep" / "file.txt"
-    assert "SHA-256 verified" in fetch_it(url, path)
-    assert path.read_bytes() == CONTENT and list(path.parent.iterdir()) == [path]
-    assert "is here already" in fetch_it(url, path)
-    assert Server.requests == [None]
+    for _ in range(2):
+        assert "SHA-256 verified" in fetch.download(url, path, SHA256)
+        assert path.read_bytes() == CONTENT and list(path.parent.iterdir()) == [path]
+    assert Server.requests == 1
     path.write_bytes(CONTENT[:-1] + b"x")  # damaged later: it is fetched again
-    fetch_it(url, path)
+    fetch.download(url, path, SHA256)
     assert path.read_bytes() == CONTENT
 
 
-def test_a_cut_connection_is_resumed_where_it_broke(url, tmp_path):
-    Server.faults = ["cut", "cut", 503]
-    fetch_it(url, tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == CONTENT
-    assert Server.requests == [None, "bytes=100000-", "bytes=200000-", "bytes=200000-"]
-
-
-def test_giving_up_keeps_what_came_and_the_next_command_goes_on(url, tmp_path):
-    Server.faults = ["cut", 503, 429]
-    with pytest.raises(CourseError, match="100,000 bytes are kept"):
-        fetch_it(url, tmp_path / "f", tries=3)
-    fetch_it(url, tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == CONTENT and Server.requests[-1] == "bytes=100000-"
-
-
-def test_a_server_without_ranges_starts_over(url, tmp_path):
-    Server.ranges, Server.faults = False, ["cut"]
-    fetch_it(url, tmp_path / "f")
-    assert Server.requests == [None, "bytes=100000-"]
-    assert (tmp_path / "f").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("old", [b"something else", CONTENT + b"more", b"x" * len(CONTENT)])
-def test_a_bad_part_of_an_earlier_run_is_thrown_away(url, tmp_path, old):
-    (tmp_path / "f.part").write_bytes(old)
-    with pytest.raises(CourseError, match="it was deleted"):
-        fetch_it(url, tmp_path / "f")
-    fetch_it(url, tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("other", [b"<html>please log in to the hotel</html>", CONTENT[:-1] + b"x"])
-def test_other_bytes_are_refused(url, tmp_path, other):
-    Server.faults = [other]
-    with pytest.raises(CourseError, match="gave something else: SHA-256"):
-        fetch_it(url, tmp_path / "f")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_file_is_asked_for_once_and_the_embedded_default_is_named(url, tmp_path):
-    Server.faults = [404]
-    with pytest.raises(CourseError, match=r"404.*embedded stories"):
-        fetch_it(url, tmp_path / "g")
-    assert len(Server.requests) == 1
-
-
-def test_a_length_that_makes_no_sense_is_a_broken_connection(url, tmp_path):
-    Server.faults = [{"Content-Length": "abc"}, {"Content-Length": "5, 5"}]
-    fetch_it(url, tmp_path / "f")
+@pytest.mark.parametrize("fault", ["cut", 404, 503, b"<html>log in to the hotel</html>", CONTENT[:-1] + b"x"])
+def test_whatever_else_comes_is_refused_in_one_line_and_the_embedded_default_is_named(url, tmp_path, fault):
+    Server.fault = fault
+    with pytest.raises(CourseError, match="embedded stories") as error:
+        fetch.download(url, tmp_path / "f", SHA256)
+    assert "\n" not in str(error.value) and list(tmp_path.iterdir()) == []
+    fetch.download(url, tmp_path / "f", SHA256)
     assert (tmp_path / "f").read_bytes() == CONTENT
 
 
 def test_offline_names_the_embedded_default(tmp_path, monkeypatch, capsys):
-    dead = {"tinyshakespeare": ("f.txt", "http://127.0.0.1:9/f", SHA256)}
-    monkeypatch.setattr(fetch, "FILES", dead)
-    monkeypatch.setattr(fetch.time, "sleep", lambda seconds: None)
-    assert fetch.main(["tinyshakespeare", "--folder", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert "embedded stories" in error and "data/built/stories" in error and "Traceback" not in error
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    assert fetch.main(["fineweb-edu", "--tokens", "1M", "--folder", str(tmp_path)]) == 2
-    assert "embedded stories" in capsys.readouterr().err
+    def refuse(*_, **__):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("torch.hub.download_url_to_file", refuse)
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_tree", refuse)
+    for name in ("tinyshakespeare", "fineweb-edu"):
+        assert main(["data", name, "--folder", str(tmp_path)]) == 2
+        error = capsys.readouterr().err
+        assert "no network" in error and "data/built/stories" in error and error.count("\n") == 1
 
 
 def test_tokens():
-    assert [fetch.count(t) for t in ("500M", "2b", "1e9", "1_000", "3k")] == [5e8, 2e9, 1e9, 1000, 3000]
+    assert [fetch.number(t) for t in ("500M", "2b", "1e9", "1_000", "3k")] == [5e8, 2e9, 1e9, 1000, 3000]
     for wrong in ("0", "11B", "many"):
-        assert fetch.main(["fineweb-edu", "--tokens", wrong]) == 2
+        assert main(["data", "fineweb-edu", "--tokens", wrong]) == 2
 
 
 def test_tinyshakespeare_is_the_known_one(tinyshakespeare):
@@ -199,13 +149,12 @@ def listed(name: str, content: bytes) -> dict:
 def test_fineweb_edu_takes_as_many_files_as_the_tokens_need(tmp_path, lie):
     pytest.importorskip("huggingface_hub")
     Hub.lie = lie
-    words = ["fineweb-edu", "--tokens", "2.5B", "--folder", str(tmp_path / "data")]
-    code = "import sys; from course.machine.data import main; sys.exit(main(sys.argv[1:]))"
+    words = ["data", "fineweb-edu", "--tokens", "2.5B", "--folder", str(tmp_path / "data")]
     with serving(Hub) as address:
         env = os.environ | {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
         env |= {"HF_HOME": str(tmp_path / "home")}
         env |= {"HF_HUB_DOWNLOAD_TIMEOUT": "120", "HF_HUB_ETAG_TIMEOUT": "120"}  # of a busy machine
-        command = [sys.executable, "-c", code, *words]
+        command = [sys.executable, "-m", "course", *words]
         done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=ROOT)
     folder = tmp_path / "data/fineweb-edu"
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")}
