@@ -54,16 +54,6 @@ def test_a_clone_that_stood_there_is_replaced(clone):
     assert not (clone / "nanogpt/left.py").exists()
 
 
-def test_without_git_the_same_files_are_copied(clone, tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
-    other = student_clone(tmp_path / "other")
-    with_git = {path.relative_to(clone) for path in clone.rglob("*.py")}
-    assert with_git <= {path.relative_to(other) for path in other.rglob("*.py")}
-    assert not (other / ".venv").exists() and set(contents(other / "nanogpt")) == set(
-        contents(clone / "nanogpt")
-    )
-
-
 @pytest.fixture
 def filled(tmp_path):
     return shutil.copytree(PACKAGE, tmp_path / "nanogpt")
