@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None, template=None) -> int:
             return 0
         if name == "grade":
             return load("course.grade.cli:main")(rest, template, is_program)
-        if name == "data" or (name in ("lab", "test") and not {"-h", "--help"} & set(rest)):
+        if name in ("lab", "test") and not {"-h", "--help"} & set(rest):
             return load(COMMANDS[name].call)(rest)
         args = parser().parse_args(words)
         return args.call(args)
@@ -102,9 +102,7 @@ def chosen_chapters(args) -> list[str]:
     first, last = two_digits(args.first or there[0]), two_digits(args.last or there[-1])
     chosen = [chapter for chapter in there if first <= chapter and chapter[: len(last)] <= last]
     if not chosen:
-        raise CourseError(
-            f"--from {args.first} --to {args.last} names no chapter: {first} comes after {last}"
-        )
+        raise CourseError(f"--from {first} comes after --to {last}")
     return chosen
 
 
@@ -139,12 +137,6 @@ def report_differences(check, chosen: list[str]) -> int:
     differences = list(filter(None, map(check, chosen)))
     print("\n".join(differences) if differences else f"{len(chosen)} chapters agree")
     return 1 if differences else 0
-
-
-def doctor(args) -> int:
-    return load(
-        "course.machine.talk:doctor_distributed" if args.distributed else "course.machine.doctor:doctor"
-    )()
 
 
 def release(args) -> int:
@@ -205,7 +197,7 @@ STUDENTS = {
     "doctor": Command(
         "Is this machine ready? One line for each thing that the course needs: green is fine, yellow can be improved (the\n"
         "line says how), red has to be fixed first. The last line is the verdict.",
-        doctor,
+        "course.machine.doctor:doctor",
         flag("--distributed", "can two processes here talk, and how fast?"),
     ),
     "lab": Command(
@@ -276,8 +268,10 @@ STUDENTS = {
         "course.notebooks.update:update",
     ),
     "data": Command(
-        "Download tinyshakespeare, fineweb-edu or hellaswag.",
-        "course.machine.data:run",
+        "Download a real text into data/downloads. tinyshakespeare is one text of 1.1 MB (Karpathy's char-rnn), hellaswag\n"
+        "12 MB of questions (Zellers et al. 2019). `python -m nanogpt prepare` makes shards of them.",
+        "course.machine.data:data",
+        option("name", metavar="NAME", help="tinyshakespeare or hellaswag"),
         example="course data tinyshakespeare",
     ),
 }

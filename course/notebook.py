@@ -1,5 +1,4 @@
-"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `grown`, `as_left_by`, `as_module`,
-`check`, `predict`, `answer`, `predictions`."""
+"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, and what else `__all__` names."""
 
 import contextlib
 import importlib
@@ -52,9 +51,8 @@ plt.rcParams.update(
 
 
 RUN: list[str] = []  # the cells that ran to their end since this module was imported, in order
-BY_ID: dict[
-    str, str
-] = {}  # the last run of each, where the front end tells the cell's id, as JupyterLab does
+# The last run of each, where the front end tells the cell's id, as JupyterLab does.
+BY_ID: dict[str, str] = {}
 
 
 def remember(result) -> None:
