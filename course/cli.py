@@ -4,6 +4,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from course.paths import CourseError, chapters, notebook_path, source_chapters, source_path, two_digits
@@ -17,7 +18,7 @@ def main(argv: list[str] | None = None, template=None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # not every terminal can show every character
 
-    def call() -> int | None:
+    def chosen() -> int | None:
         name, rest = words[0] if words else "--help", words[1:]
         if name in ("-h", "--help"):
             print(USAGE)
@@ -29,7 +30,7 @@ def main(argv: list[str] | None = None, template=None) -> int:
         args = parser().parse_args(words)
         return args.call(args)
 
-    return outcome("course", call)
+    return outcome("course", chosen)
 
 
 def load(place: str) -> Callable:
@@ -54,22 +55,20 @@ def add(commands, name: str, command: "Command") -> Parser:
     made.epilog = f"Example: {command.example or made.prog}"
     for names, settings in command.options:
         made.add_argument(*names, **settings)
-    made.set_defaults(call=command.call if callable(command.call) else calling(command))
+    made.set_defaults(call=partial(call, command))
     return made
 
 
-def calling(command: "Command") -> Callable:
+def call(command: "Command", args) -> int | None:
     """Its function, with the options as arguments: what it returns is an exit code, or a text to be printed."""
-
-    def call(args) -> int | None:
-        given = {name: value for name, value in vars(args).items() if name != "call"}
-        said = load(command.call)(**given)
-        if isinstance(said, int | None):
-            return said
-        print(said if isinstance(said, str) else "\n".join(said))
-        return 0
-
-    return call
+    if callable(command.call):
+        return command.call(args)
+    given = {name: value for name, value in vars(args).items() if name != "call"}
+    said = load(command.call)(**given)
+    if isinstance(said, int | None):
+        return said
+    print(said if isinstance(said, str) else "\n".join(said))
+    return 0
 
 
 def option(*names: str, **settings) -> tuple:

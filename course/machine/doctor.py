@@ -58,20 +58,14 @@ def doctor(distributed: bool = False) -> int:
         for finding in guarded(check):
             print(finding.line(terminal), flush=True)
             found.append(finding)
-    print("\n" + verdict(found))
-    return 1 if RED in {finding.colour for finding in found} else 0
-
-
-def verdict(found: list[Finding]) -> str:
-    """What all findings come to, and what to do next."""
-    red, yellow = (
-        ", ".join(finding.topic for finding in found if finding.colour == colour) for colour in (RED, YELLOW)
+    red = ", ".join(finding.topic for finding in found if finding.colour == RED)
+    yellow = ", ".join(finding.topic for finding in found if finding.colour == YELLOW)
+    better = f", and what is yellow can be better ({yellow})" if yellow else ""
+    said = (
+        f"not ready: first repair what is red ({red})" if red else f"ready{better}: begin with `course lab`"
     )
-    if red:
-        return f"not ready: first repair what is red ({red}); the line says how"
-    return (
-        f"ready{f', and what is yellow can be better ({yellow})' if yellow else ''}: begin with `course lab`"
-    )
+    print(f"\n{said}")
+    return 1 if red else 0
 
 
 def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -186,8 +180,8 @@ def device() -> Iterator[Finding]:
         return
     card = torch.cuda.get_device_properties(chosen)
     capability = f"compute capability {card.major}.{card.minor}"
-    yield Finding(GREEN, "device", f"{card.name}, {card.total_memory / 2**30:.0f} GiB, {capability}{scale}")
-    yield Finding(GREEN, "GPU driver", f"{driver()}, PyTorch built for CUDA {torch.version.cuda}")
+    text = f"{card.name}, {card.total_memory / 2**30:.0f} GiB, {capability}{scale}, driver {driver()}"
+    yield Finding(GREEN, "device", f"{text}, PyTorch built for CUDA {torch.version.cuda}")
 
 
 def unused_gpu(driver: str, cuda: str | None) -> Finding:
@@ -246,18 +240,6 @@ def compiler() -> Iterator[Finding]:
         yield green_if(not reason, "compile", said, "chapter 11 runs without")
 
 
-def vocabulary() -> Iterator[Finding]:
-    from nanogpt.tokenizer import BPETokenizer
-
-    try:
-        BPETokenizer.gpt2()
-        yield Finding(GREEN, "GPT-2 vocab", "readable")
-    except Exception:
-        text = "neither cached nor to be downloaded: the course runs on its own tokenizer"
-        remedy = "for GPT-2's ids go online once, or set TIKTOKEN_CACHE_DIR"
-        yield Finding(GREEN, "GPT-2 vocab", text, remedy)
-
-
 def built() -> Iterator[Finding]:
     """Whether tokenizer, shards and model below data/built are of one vocabulary: the same ids must mean the same text."""
     files = ("tokenizer.json", "stories/manifest.json", "model/tokenizer.json")
@@ -294,4 +276,4 @@ def arithmetic() -> Iterator[Finding]:
     yield green_if(error < TOLERANCE, "arithmetic", text, remedy)
 
 
-CHECKS = (python, packages, package, kernel, resources, busy, device, compiler, vocabulary, built, arithmetic)
+CHECKS = (python, packages, package, kernel, resources, busy, device, compiler, built, arithmetic)

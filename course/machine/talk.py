@@ -3,7 +3,6 @@
 torchrun --nnodes 2 --nproc-per-node 1 ... -m course.machine.talk
 """
 
-import faulthandler
 import os
 import re
 import socket
@@ -25,7 +24,6 @@ GPT2_GRADIENTS = 4 * 124_439_808  # bytes: float32, chapter 05
 
 def main() -> int:
     """A process that torchrun has started: rank 0 prints what was found; whoever fails prints why."""
-    faulthandler.dump_traceback_later(LIMIT, exit=True)  # whatever hangs, in whatever language
     topic, remedy = "processes", remedy_for_gloo()
     try:
         for finding in found_here():

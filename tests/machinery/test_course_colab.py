@@ -230,24 +230,19 @@ def test_an_edit_that_was_not_run_is_noticed_on_colab_too(house):
 
 # The whole of it, in a bare environment
 
-# googlecolab/backend-info, pip-freeze.gpu.txt of 19 August 2026: what chapters and their kernel import. There it is Python
-# 3.13 with torch 2.11.0; here the Python and the torch of these tests.
+# googlecolab/backend-info, pip-freeze.gpu.txt of 19 August 2026: what is much older there than here.
 COLAB = """
-ipykernel==6.17.1 ipython==7.34.0 jupyter_client==7.4.9 jupyter_core==5.9.1 pyzmq==26.2.1 tornado==6.5.7
-traitlets==5.7.1 debugpy==1.8.15 nest-asyncio==1.6.0 packaging==26.3 psutil==5.9.5 platformdirs==4.11.3
-python-dateutil==2.9.0.post0 six==1.17.0 entrypoints==0.4 backcall==0.2.0 decorator==4.4.2 parso==0.8.7
-pickleshare==0.7.5 prompt_toolkit==3.0.53 wcwidth==0.8.2 Pygments==2.21.0 pexpect==4.9.0 ptyprocess==0.7.0
-matplotlib-inline==0.2.2 ipywidgets==7.7.1 ipython-genutils==0.2.0 jupyterlab_widgets==3.0.16
-widgetsnbextension==3.6.10 nbformat==5.11.1 fastjsonschema==2.22.2 jsonschema==4.26.0 attrs==26.1.0
-referencing==0.37.0 rpds-py==2026.6.3 jsonschema-specifications==2025.9.1 nbclient==0.10.4 jupytext==1.19.5
-numpy==2.1.3 matplotlib==3.10.0 contourpy==1.3.3 cycler==0.12.1 fonttools==4.63.0 kiwisolver==1.5.0
-pillow==11.3.0 pyparsing==3.3.2 regex==2025.11.3 pydantic==2.13.4 pydantic_core==2.46.4
-annotated-types==0.8.0 typing-inspection==0.4.4 PyYAML==6.0.3 tqdm==4.67.3 tiktoken==0.14.0
-safetensors==0.8.0 huggingface_hub==1.27.0 pytest==8.4.2 iniconfig==2.3.0 pluggy==1.6.0 requests==2.32.4
+ipykernel==6.17.1 ipython==7.34.0 jupyter_client==7.4.9 jupyter_core==5.9.1 tornado==6.5.7 traitlets==5.7.1
+debugpy==1.8.15 nest-asyncio==1.6.0 psutil==5.9.5 entrypoints==0.4 backcall==0.2.0 decorator==4.4.2
+pickleshare==0.7.5 ipywidgets==7.7.1 ipython-genutils==0.2.0 widgetsnbextension==3.6.10
 """
-BORROWED = (
-    "torch filelock sympy mpmath networkx jinja2 markupsafe fsspec typing_extensions"  # PyTorch is large
-)
+BORROWED = """
+torch filelock sympy mpmath networkx jinja2 markupsafe fsspec typing_extensions numpy matplotlib contourpy cycler
+fonttools kiwisolver pillow pyparsing regex pydantic pydantic_core annotated-types typing-inspection PyYAML tqdm tiktoken
+safetensors huggingface_hub pytest iniconfig pluggy requests nbformat fastjsonschema jsonschema attrs referencing rpds-py
+jsonschema-specifications nbclient jupytext pyzmq packaging platformdirs python-dateutil six parso prompt_toolkit wcwidth
+Pygments pexpect ptyprocess matplotlib-inline jupyterlab_widgets
+"""
 MESSAGE = """\
 import json, os
 
