@@ -1,4 +1,4 @@
-"""The other ways to the course (uv, conda, Docker, a devcontainer, Binder) install what constraints.txt pins."""
+"""The other ways to the course (uv, conda, Docker, Binder) install what constraints.txt pins."""
 
 import re
 import tomllib
