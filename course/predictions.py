@@ -64,9 +64,7 @@ def plain(value):
         value = value.item() if hasattr(value, "item") else value
     except Exception:  # a tensor of many elements, say
         value = "several numbers"
-    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 10**18):
-        return value
-    return str(value)[:40].encode("utf-8", "replace").decode()
+    return value if value is None or isinstance(value, bool | int | float) else str(value)[:40]
 
 
 def shown(value, unit: str) -> str:
@@ -103,4 +101,4 @@ def keep(key: str) -> None:
         kept = dict(json.loads(KEPT.read_text(encoding="utf-8")))
     with suppress(OSError, TypeError, ValueError):
         text = json.dumps(kept | {key: MADE[key]}, indent=1, ensure_ascii=False)
-        write_atomically(KEPT, (text + "\n").encode("utf-8", "replace"))
+        write_atomically(KEPT, f"{text}\n".encode())

@@ -58,15 +58,10 @@ def made_by(chapters: Iterable[str]) -> dict[str, bytes]:
 
 
 def differences(package: Path, committed: dict[str, bytes]) -> list[str]:
-    """What is not byte for byte the committed package; what a chapter has not exported is one line, be it ever so much."""
-    ours, theirs = contents(package), committed
-    missing: dict[str, list[str]] = {}
-    for name in sorted(theirs.keys() - ours.keys()):
-        missing.setdefault(exporter(name), []).append(f"nanogpt/{name}")
-    said = [f"{chapter} has not exported {', '.join(names)}" for chapter, names in sorted(missing.items())]
-    said += [f"nanogpt/{name} is exported, but not committed" for name in sorted(ours.keys() - theirs.keys())]
-    other = [name for name in sorted(ours.keys() & theirs.keys()) if ours[name] != theirs[name]]
-    return said + [f"nanogpt/{name} is not the committed one ({exporter(name)})" for name in other]
+    """What is not byte for byte the committed package."""
+    ours = contents(package)
+    names = sorted(name for name in {*ours, *committed} if ours.get(name) != committed.get(name))
+    return [f"nanogpt/{name} is not the committed one ({exporter(name)})" for name in names]
 
 
 def exporter(name: str) -> str:
