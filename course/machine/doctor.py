@@ -61,10 +61,10 @@ def doctor(distributed: bool = False) -> int:
     red = ", ".join(finding.topic for finding in found if finding.colour == RED)
     yellow = ", ".join(finding.topic for finding in found if finding.colour == YELLOW)
     better = f", and what is yellow can be better ({yellow})" if yellow else ""
-    said = (
-        f"not ready: first repair what is red ({red})" if red else f"ready{better}: begin with `course lab`"
-    )
-    print(f"\n{said}")
+    verdict = f"ready{better}: begin with `course lab`"
+    if red:
+        verdict = f"not ready: first repair what is red ({red})"
+    print(f"\n{verdict}")
     return 1 if red else 0
 
 
@@ -115,20 +115,6 @@ def packages() -> Iterator[Finding]:
 
 def package() -> Iterator[Finding]:
     yield Finding(GREEN, "package", described())
-
-
-def kernel() -> Iterator[Finding]:
-    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
-
-    remedy = "python -m ipykernel install --sys-prefix"
-    try:
-        command = KernelSpecManager().get_kernel_spec("python3").argv[0]
-    except NoSuchKernel:
-        yield Finding(RED, "kernel", "Jupyter knows no python3 kernel", remedy)
-        return
-    # A bare "python" is this Python: jupyter_client puts its own executable there.
-    ours = command in ("python", "python3") or os.path.realpath(command) == os.path.realpath(sys.executable)
-    yield green_if(ours, "kernel", f"python3, {'this' if ours else 'another'} Python", remedy)
 
 
 def resources() -> Iterator[Finding]:
@@ -276,4 +262,4 @@ def arithmetic() -> Iterator[Finding]:
     yield green_if(error < TOLERANCE, "arithmetic", text, remedy)
 
 
-CHECKS = (python, packages, package, kernel, resources, busy, device, compiler, built, arithmetic)
+CHECKS = (python, packages, package, resources, busy, device, compiler, built, arithmetic)
