@@ -4,6 +4,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from course.paths import CourseError, chapters, notebook_path, source_chapters, source_path, two_digits
@@ -17,19 +18,19 @@ def main(argv: list[str] | None = None, template=None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # not every terminal can show every character
 
-    def call() -> int | None:
+    def chosen() -> int | None:
         name, rest = words[0] if words else "--help", words[1:]
         if name in ("-h", "--help"):
             print(USAGE)
             return 0
         if name == "grade":
             return load("course.grade.cli:main")(rest, template, is_program)
-        if name == "data" or (name in ("lab", "test") and not {"-h", "--help"} & set(rest)):
+        if name in ("lab", "test") and not {"-h", "--help"} & set(rest):
             return load(COMMANDS[name].call)(rest)
         args = parser().parse_args(words)
         return args.call(args)
 
-    return outcome("course", call)
+    return outcome("course", chosen)
 
 
 def load(place: str) -> Callable:
@@ -54,22 +55,20 @@ def add(commands, name: str, command: "Command") -> Parser:
     made.epilog = f"Example: {command.example or made.prog}"
     for names, settings in command.options:
         made.add_argument(*names, **settings)
-    made.set_defaults(call=command.call if callable(command.call) else calling(command))
+    made.set_defaults(call=partial(call, command))
     return made
 
 
-def calling(command: "Command") -> Callable:
+def call(command: "Command", args) -> int | None:
     """Its function, with the options as arguments: what it returns is an exit code, or a text to be printed."""
-
-    def call(args) -> int | None:
-        given = {name: value for name, value in vars(args).items() if name != "call"}
-        said = load(command.call)(**given)
-        if isinstance(said, int | None):
-            return said
-        print(said if isinstance(said, str) else "\n".join(said))
-        return 0
-
-    return call
+    if callable(command.call):
+        return command.call(args)
+    given = {name: value for name, value in vars(args).items() if name != "call"}
+    said = load(command.call)(**given)
+    if isinstance(said, int | None):
+        return said
+    print(said if isinstance(said, str) else "\n".join(said))
+    return 0
 
 
 def option(*names: str, **settings) -> tuple:
@@ -102,9 +101,7 @@ def chosen_chapters(args) -> list[str]:
     first, last = two_digits(args.first or there[0]), two_digits(args.last or there[-1])
     chosen = [chapter for chapter in there if first <= chapter and chapter[: len(last)] <= last]
     if not chosen:
-        raise CourseError(
-            f"--from {args.first} --to {args.last} names no chapter: {first} comes after {last}"
-        )
+        raise CourseError(f"--from {first} comes after --to {last}")
     return chosen
 
 
@@ -139,12 +136,6 @@ def report_differences(check, chosen: list[str]) -> int:
     differences = list(filter(None, map(check, chosen)))
     print("\n".join(differences) if differences else f"{len(chosen)} chapters agree")
     return 1 if differences else 0
-
-
-def doctor(args) -> int:
-    return load(
-        "course.machine.talk:doctor_distributed" if args.distributed else "course.machine.doctor:doctor"
-    )()
 
 
 def release(args) -> int:
@@ -205,7 +196,7 @@ STUDENTS = {
     "doctor": Command(
         "Is this machine ready? One line for each thing that the course needs: green is fine, yellow can be improved (the\n"
         "line says how), red has to be fixed first. The last line is the verdict.",
-        doctor,
+        "course.machine.doctor:doctor",
         flag("--distributed", "can two processes here talk, and how fast?"),
     ),
     "lab": Command(
@@ -276,8 +267,10 @@ STUDENTS = {
         "course.notebooks.update:update",
     ),
     "data": Command(
-        "Download tinyshakespeare, fineweb-edu or hellaswag.",
-        "course.machine.data:run",
+        "Download a real text into data/downloads. tinyshakespeare is one text of 1.1 MB (Karpathy's char-rnn), hellaswag\n"
+        "12 MB of questions (Zellers et al. 2019). `python -m nanogpt prepare` makes shards of them.",
+        "course.machine.data:data",
+        option("name", metavar="NAME", help="tinyshakespeare or hellaswag"),
         example="course data tinyshakespeare",
     ),
 }

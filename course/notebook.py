@@ -1,5 +1,4 @@
-"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, `grown`, `as_left_by`, `as_module`,
-`check`, `predict`, `answer`, `predictions`."""
+"""What the notebooks themselves import: `checkpoint("05")`, `show(fig, alt=...)`, and what else `__all__` names."""
 
 import contextlib
 import importlib
@@ -36,25 +35,10 @@ __all__ = [
     "show",
 ]
 
-plt.rcParams.update(
-    {
-        "figure.figsize": (6.5, 3.4),
-        "figure.dpi": 100,
-        "savefig.bbox": "tight",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.alpha": 0.3,
-        "font.size": 10,
-        "legend.frameon": False,
-    }
-)
-
-
+plt.style.use(Path(__file__).with_suffix(".mplstyle"))
 RUN: list[str] = []  # the cells that ran to their end since this module was imported, in order
-BY_ID: dict[
-    str, str
-] = {}  # the last run of each, where the front end tells the cell's id, as JupyterLab does
+# The last run of each, where the front end tells the cell's id, as JupyterLab does.
+BY_ID: dict[str, str] = {}
 
 
 def remember(result) -> None:

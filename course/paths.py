@@ -14,9 +14,8 @@ BUILT = ROOT / "data" / "built"
 RUNS = ROOT / "runs"
 TIMES = ROOT / "data" / "measurements" / "chapter-times.json"
 ASIDE = "COURSE_NOTEBOOK_ASIDE"  # the folder in which `course build` makes a notebook
-EXECUTED = (
-    "COURSE_EXECUTED"  # set in a kernel that `course run` or `course build` has started: no page is open
-)
+# Set in a kernel that `course run` or `course build` has started: no page is open.
+EXECUTED = "COURSE_EXECUTED"
 
 
 class CourseError(Exception):
@@ -75,12 +74,8 @@ def find(folder: Path, chapter: str, suffix: str) -> Path:
     if found:
         raise CourseError(f"chapter {number} has several files: {', '.join(map(relative, found))}; keep one")
     known = sorted({number_of(path) for path in there})
-    strays = [p.name for p in sorted(folder.glob(f"*{suffix}")) if not number_of(p)]
-    a_number = re.fullmatch(r"\d\d[a-z]?", number)
-    name = re.sub(r"^[\W\d_]+", "", strays[0]) if strays else ""  # of 4-tiny.ipynb, too
-    hint = f"; a name begins with the number, as {number}_{name} does" if strays and a_number else ""
     raise CourseError(
-        f"no chapter {chapter!r} in {relative(folder)}/; there are {' '.join(known) or 'none yet'}{hint}"
+        f"no chapter {chapter!r} in {relative(folder)}/; there are {' '.join(known) or 'none yet'}"
     )
 
 

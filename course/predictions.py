@@ -6,6 +6,7 @@ here raises or waits, since no chapter may stop for a guess.
 
 import json
 import re
+from contextlib import suppress
 
 from course.files import write_atomically
 from course.paths import BUILT
@@ -63,9 +64,7 @@ def plain(value):
         value = value.item() if hasattr(value, "item") else value
     except Exception:  # a tensor of many elements, say
         value = "several numbers"
-    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 10**18):
-        return value
-    return str(value)[:40].encode("utf-8", "replace").decode()
+    return value if value is None or isinstance(value, bool | int | float) else str(value)[:40]
 
 
 def shown(value, unit: str) -> str:
@@ -97,13 +96,9 @@ def error(made: dict) -> str:
 
 def keep(key: str) -> None:
     """Keep one prediction on disk beside the earlier ones. On a disk that cannot be written it is not kept."""
-    try:
-        kept = json.loads(KEPT.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        kept = {}
-    try:
-        kept = kept if isinstance(kept, dict) else {}
+    kept = {}
+    with suppress(OSError, TypeError, ValueError):
+        kept = dict(json.loads(KEPT.read_text(encoding="utf-8")))
+    with suppress(OSError, TypeError, ValueError):
         text = json.dumps(kept | {key: MADE[key]}, indent=1, ensure_ascii=False)
-        write_atomically(KEPT, (text + "\n").encode("utf-8", "replace"))
-    except (OSError, TypeError, ValueError):
-        pass
+        write_atomically(KEPT, f"{text}\n".encode())

@@ -29,19 +29,14 @@ class Parser(argparse.ArgumentParser):
             message = f"{missing[1]} is missing" + (f", as in `{example}`" if example else "")
         unknown = re.search(r"argument COMMAND: invalid choice: '([^']*)' \(choose from (.+)\)", message)
         if unknown:
-            raise CourseError(no_command(unknown[1], re.findall(r"[a-z]+", unknown[2]), self.prog))
+            near = difflib.get_close_matches(unknown[1], re.findall(r"[a-z]+", unknown[2]), n=1) or ["--help"]
+            raise CourseError(f"no command {unknown[1]!r}; try {self.prog} {near[0]}")
         raise CourseError(f"{message} ({self.prog} --help)")
 
     def commands(self):
         """Where subcommands are added to this parser."""
         self.set_defaults(call=lambda _: self.print_help())
         return self.add_subparsers(metavar="COMMAND", title="commands")
-
-
-def no_command(name: str, there, prog: str) -> str:
-    """What to say of a command that does not exist."""
-    near = difflib.get_close_matches(name, list(there), n=1) or ["--help"]
-    return f"no command {name!r}; try {prog} {near[0]}"
 
 
 def outcome(name: str, call: Callable[[], int | None]) -> int:

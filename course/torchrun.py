@@ -15,11 +15,10 @@ from course.package.as_of import Chapter
 from course.package.blank import TURN
 from course.package.cells import ExportedCell, exported_cell
 from course.package.directives import read_head
-from course.paths import BUILT, NOTEBOOKS, PACKAGE, CourseError, notebook_path
+from course.paths import BUILT, CourseError, notebook_path
 
 SECONDS = 300
-# By chapter: what its folder was made of, so that the next command need not make it again.
-LAID_OUT: dict[str, list] = {}
+LAID_OUT: dict[str, list[str]] = {}  # by chapter: the cells of which its folder was made
 TURN_SAID = re.compile(rf"(?<!\"){TURN}.*")  # as an error says it, not as the line that raises it
 
 
@@ -47,24 +46,15 @@ def package_so_far(number: str, executed: list[str]) -> Path:
             ran |= {(cell.module, name): source for name in cell.names()}
     for place in notebook.cells:
         cell = exported(place.source, default) if place.cell_type == "code" else None
-        if cell and (
-            found := [ran[cell.module, name] for name in cell.names() if (cell.module, name) in ran]
-        ):
-            place.source = found[-1]
+        for name in cell.names() if cell else ():
+            place.source = ran.get((cell.module, name), place.source)
     folder = BUILT / f"so-far-{number}"
-    made_of = [[cell.source for cell in notebook.cells], *written()]
+    made_of = [cell.source for cell in notebook.cells]
     if LAID_OUT.get(number) != made_of or not folder.exists():
         shutil.rmtree(folder, ignore_errors=True)
         Chapter(path, notebook).lay_out(folder)
         LAID_OUT[number] = made_of
     return folder
-
-
-def written() -> list[tuple[str, int]]:
-    """The notebooks and modules, and when each was written: they may change while a kernel runs."""
-    return sorted(
-        (str(path), path.stat().st_mtime_ns) for path in [*NOTEBOOKS.glob("*.ipynb"), *PACKAGE.rglob("*.py")]
-    )
 
 
 def ranks_device(processes: int) -> str:
@@ -85,13 +75,17 @@ def environment_of(folder: Path, processes: int) -> dict[str, str]:
     return environment | {"NANOGPT_DEVICE": ranks_device(processes)}
 
 
+def alone(number: str) -> dict[str, str]:
+    """For one process: the package as the chapter has built it so far."""
+    return os.environ | {"PYTHONPATH": str(package_so_far(number, RUN))}
+
+
 def run(shown: str, words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess:
     """Run `python WORDS`, after a line that shows the command as one types it. A blank that it meets is raised here."""
     print(f"$ {shown}")
-    command = [sys.executable, *words]
     pipes = {"capture_output": True, "text": True, "encoding": "utf-8"}
     try:
-        done = subprocess.run(command, env=environment, timeout=SECONDS, **pipes)
+        done = subprocess.run([sys.executable, *words], env=environment, timeout=SECONDS, **pipes)
     except subprocess.TimeoutExpired:
         raise CourseError(f"{shown.split()[0]} has not ended within {SECONDS} s") from None
     if turn := TURN_SAID.search(done.stderr):
@@ -109,6 +103,15 @@ def run_ranks(number: str, processes: int, words: list[str], shown: str) -> subp
     )
 
 
+def printed(done: subprocess.CompletedProcess, command: str) -> str:
+    """What a command printed, printed here too; CourseError with all that it said if it has failed."""
+    if done.returncode:
+        said = f"{done.stdout[-1000:]}{done.stderr[-2000:]}"
+        raise CourseError(f"{command} ended with exit code {done.returncode}\n{said}")
+    print(done.stdout, end="")
+    return done.stdout
+
+
 def told_by(command: str, stderr: str) -> list[str]:
     """The lines of the command and of its watch, sorted. Two ranks may have written at once, into one line."""
     said, names = [], f"(?:{re.escape(command)}|watch): "
@@ -121,51 +124,39 @@ def told_by(command: str, stderr: str) -> list[str]:
 def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> str:
     """Run `torchrun ... -m nanogpt WORDS` on the chapter so far; print and return its output.
 
-    fails: the command is meant to fail, and only what the ranks say of it is printed.
+    fails: the command is meant to fail, and what the ranks say of it is printed, too.
     """
     done = run_ranks(number, processes, ["-m", "nanogpt", *words], f"-m nanogpt {' '.join(words)}")
-    told = told_by(words[0], done.stderr)
+    told = "".join(f"{line}\n" for line in told_by(words[0], done.stderr))
     if fails and not done.returncode:
         raise CourseError(
             "torchrun was meant to fail here and has not: what is wrong on purpose is not there"
         )
-    if bool(done.returncode) != fails or (fails and not told):  # no rank says why: it has crashed
-        what = "\n".join(dict.fromkeys(told)) or done.stderr[-2000:]
-        raise CourseError(f"torchrun ended with exit code {done.returncode}\n{done.stdout[-1000:]}{what}")
-    said = done.stdout + "".join(f"{line}\n" for line in told if fails)
-    print(said, end="")
-    return said
+    if fails and told:
+        print(done.stdout + told, end="")
+        return done.stdout + told
+    done.stderr = told or done.stderr  # no rank says why where it has crashed
+    return printed(done, "torchrun")
 
 
 def torchrun_script(number: str, processes: int, script: str, *words: str) -> str:
     """Run `torchrun ... SCRIPT WORDS` on the chapter so far; print and return its output."""
     done = run_ranks(number, processes, [script, *words], " ".join([Path(script).name, *words]))
-    return output_of(done, "torchrun")
+    return printed(done, "torchrun")
 
 
 def so_far(number: str, *words: str) -> str:
     """Run `python -m nanogpt WORDS`, one process, on the chapter so far; print and return its output."""
-    environment = os.environ | {"PYTHONPATH": str(package_so_far(number, RUN))}
-    done = run(f"python -m nanogpt {' '.join(words)}", ["-m", "nanogpt", *words], environment)
-    return output_of(done, words[0])
-
-
-def output_of(done: subprocess.CompletedProcess, command: str) -> str:
-    """What the command printed, printed here too; CourseError with all that it said if it has failed."""
-    if done.returncode:
-        said = f"{done.stdout[-1000:]}{done.stderr[-2000:]}"
-        raise CourseError(f"{command} ended with exit code {done.returncode}\n{said}")
-    print(done.stdout, end="")
-    return done.stdout
+    done = run(f"python -m nanogpt {' '.join(words)}", ["-m", "nanogpt", *words], alone(number))
+    return printed(done, words[0])
 
 
 def so_far_killed(number: str, path: Path, lines: int, longer: float, *words: str) -> int:
     """Start the command of so_far, and end it by `kill -9` some seconds after a file has so many lines; how many it has then."""
-    environment = os.environ | {"PYTHONPATH": str(package_so_far(number, RUN))}
     print(f"$ python -m nanogpt {' '.join(words)}")
-    call = [sys.executable, "-m", "nanogpt", *words]
-    nowhere = subprocess.DEVNULL
-    process, began = subprocess.Popen(call, env=environment, stdout=nowhere, stderr=nowhere), time.monotonic()
+    command, nowhere = [sys.executable, "-m", "nanogpt", *words], subprocess.DEVNULL
+    process = subprocess.Popen(command, env=alone(number), stdout=nowhere, stderr=nowhere)
+    began = time.monotonic()
     while process.poll() is None and kills.lines_in(path) < lines and time.monotonic() < began + SECONDS:
         time.sleep(0.001)
     time.sleep(longer)

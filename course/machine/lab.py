@@ -29,7 +29,7 @@ def lab(more: list[str]) -> int:
 
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
     command += ["--LabApp.default_url=/lab/tree/notebooks/00_setup.ipynb"]
-    command.append(f"--ContentsManager.hide_globs={HIDDEN}")
+    command += [f"--ContentsManager.hide_globs={HIDDEN}"]
     command += ["--LabApp.extension_manager=readonly"]  # the other one asks the package index
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # a container, a rented machine
@@ -38,12 +38,10 @@ def lab(more: list[str]) -> int:
 
 def with_settings(env: dict[str, str]) -> dict[str, str]:
     """The course's settings below the student's own ones, and this Python's kernel before one of the same name at home."""
-    paths = [str(SETTINGS), *filter(None, [env.get("JUPYTER_CONFIG_PATH")])]
-    programs = os.pathsep.join(
-        [str(Path(sys.executable).parent), env.get("PATH", "")]
-    )  # `course` in a terminal of the lab
-    jupyter = {"JUPYTER_CONFIG_PATH": os.pathsep.join(paths), "JUPYTER_PREFER_ENV_PATH": "1"}
-    return env | {"PATH": programs} | jupyter
+    settings = os.pathsep.join([str(SETTINGS), *filter(None, [env.get("JUPYTER_CONFIG_PATH")])])
+    # With `course` in a terminal of the lab.
+    programs = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", "")])
+    return env | {"PATH": programs, "JUPYTER_CONFIG_PATH": settings, "JUPYTER_PREFER_ENV_PATH": "1"}
 
 
 def replace_process(command: list[str], env: dict[str, str]) -> int:

@@ -37,17 +37,12 @@ def hide_outcomes(nb: dict) -> None:
         return
     course[OPENED] = True
     asks = next((found[1] for cell in nb["cells"] if (found := ASKS.search(text_of(cell)))), "predict")
-    calls = [
-        (cell, call)
-        for cell in nb["cells"]
-        if cell["cell_type"] == "code"
-        for call in calls_in(text_of(cell))
-    ]
+    code = [cell for cell in nb["cells"] if cell["cell_type"] == "code"]
+    calls = [(cell, call) for cell in code for call in calls_in(text_of(cell))]
     unanswered = {key_of(call) for _, call in calls if name_of(call) == asks and not has_guess(call)}
     for cell, call in calls:
-        if (name_of(call) == "answer" and key_of(call) in unanswered) or (
-            name_of(call) == "predictions" and unanswered
-        ):
+        answers = name_of(call) == "answer" and key_of(call) in unanswered
+        if answers or (name_of(call) == "predictions" and unanswered):
             cell["outputs"], cell["execution_count"] = [], None
 
 

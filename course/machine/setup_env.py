@@ -13,78 +13,62 @@ ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-QUIETLY = [
-    "--quiet",
-    "--disable-pip-version-check",
-]  # a terminal gets pip's bars: minutes of silence look like a hang
+# A terminal gets pip's bars: minutes of silence look like a hang.
+QUIETLY = [] if sys.stdout.isatty() else ["--quiet"]
 
 
 def main() -> int:
     if not (3, 11) <= sys.version_info < (3, 14):
+        version = sys.version.split()[0]
+        return fail(f"this is Python {version}; the course needs 3.11 to 3.13: make PYTHON=python3.12")
+    if (sys.platform, platform.machine()) == ("darwin", "x86_64"):
         return fail(
-            f"this is Python {sys.version.split()[0]}; the course needs 3.11 to 3.13: make PYTHON=python3.12"
+            "PyTorch has no build for this Python, which is one for Intel Macs; on Apple silicon install the arm64 one "
+            "(python.org), on an Intel Mac run the course on Colab"
         )
-    if reason := why_no_torch():
-        return fail(reason)
-    if not make_venv() or not install():
-        return 1
+    try:
+        make_venv()
+    except (subprocess.CalledProcessError, ImportError, OSError) as error:
+        return fail(f"cannot create .venv ({error}); on Debian or Ubuntu: apt install python3-venv")
+    if not install():
+        return fail(
+            "pip could not install the packages (see above); is the network there? Run the same command again."
+        )
     (VENV / "ready").touch()
     say("ready")
     return 0
 
 
-def why_no_torch(system: str = sys.platform, machine: str = "", bits: int = sys.maxsize.bit_length()) -> str:
-    """What PyTorch has no build for, in a sentence; else the installation ends in `no matching distribution`."""
-    machine = machine or platform.machine()
-    if bits < 63:
-        return "this Python is a 32-bit one, and PyTorch has none for it; install the 64-bit Python"
-    if system == "darwin" and machine == "x86_64":
-        return (
-            "PyTorch has no build for this Python, which is one for Intel Macs; on Apple silicon install the arm64 one "
-            "(python.org), on an Intel Mac run the course on Colab"
-        )
-    return ""
-
-
-def make_venv() -> bool:
+def make_venv() -> None:
     """A .venv with a pip that works: whoever made one keeps it, one whose creation was interrupted is mended."""
-    if has_pip() or (run_quietly("-m", "ensurepip") and has_pip()):
-        return True
-    say("creating .venv")
-    try:
+    if not (has_pip() or (run_quietly("-m", "ensurepip") and has_pip())):
+        say("creating .venv")
         venv.create(VENV, with_pip=True, clear=True)
-    except (subprocess.CalledProcessError, ImportError, OSError) as error:
-        fail(f"cannot create .venv ({error}); on Debian or Ubuntu: apt install python3-venv")
-        return False
-    return True
 
 
 def has_pip() -> bool:
     """Whether .venv can install: asked for what is there, pip does nothing, but has to be whole."""
-    return run_quietly("-m", "pip", "install", *QUIETLY, "--no-index", "--dry-run", "pip")
+    return run_quietly("-m", "pip", "install", "--no-index", "--dry-run", "pip")
 
 
 def install() -> bool:
     """PyTorch, unless it is there in whatever build, then the rest."""
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     torch = re.search(r"^torch==\S+", pins, re.MULTILINE).group()
-    if (run_quietly("-c", INSTALLED, torch) or install_torch(torch)) and pip_install("-e", ".[course]"):
-        return True
-    fail("pip could not install the packages (see above); is the network there? Run the same command again.")
-    return False
+    return (run_quietly("-c", INSTALLED, torch) or install_torch(torch)) and pip_install("-e", ".[course]")
 
 
 def install_torch(torch: str) -> bool:
     """PyTorch from the package index; without an NVIDIA GPU its CPU build, which Linux gets elsewhere."""
-    linux, others = sys.platform == "linux", "and the pinned packages (once;"
+    linux = sys.platform == "linux"
     if linux and not nvidia_gpu():
-        say(f"installing {torch} without CUDA, as there is no NVIDIA GPU, {others} 2 GB of disk)")
+        say(
+            f"installing {torch} without CUDA, as there is no NVIDIA GPU (once; with all packages 2 GB of disk)"
+        )
         if pip_install(f"{torch}+cpu", "--extra-index-url", CPU_INDEX, errors=subprocess.DEVNULL):
             return True
         say(f"no such build for this machine, or {CPU_INDEX} cannot be reached: taking the one with CUDA")
-    say(
-        f"installing {torch} {others} {'6 GB of disk, with the CUDA libraries' if linux else '2 GB of disk'})"
-    )
+    say(f"installing {torch} (once; with all packages {6 if linux else 2} GB of disk)")
     return pip_install(torch)
 
 
@@ -102,10 +86,9 @@ def nvidia_gpu() -> bool:
 
 
 def pip_install(*packages: str, errors=None) -> bool:
-    how = QUIETLY[1:] if sys.stdout.isatty() else QUIETLY
-    command = [str(PYTHON), "-m", "pip", "install", *how, "-c", "constraints.txt", *packages]
+    command = [str(PYTHON), "-m", "pip", "install", *QUIETLY, "-c", "constraints.txt", *packages]
     # A new pip explains editable installations, in a box of eight lines.
-    env = os.environ | {"PYTHONWARNINGS": "ignore"}
+    env = os.environ | {"PYTHONWARNINGS": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     return subprocess.run(command, cwd=ROOT, stderr=errors, env=env).returncode == 0
 
 

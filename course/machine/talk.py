@@ -1,9 +1,8 @@
-"""Can processes talk, over which interface, how fast: `course doctor --distributed` asks two here, torchrun any anywhere.
+"""Can processes talk, and how fast: `course doctor --distributed` asks two here, torchrun any anywhere.
 
 torchrun --nnodes 2 --nproc-per-node 1 ... -m course.machine.talk
 """
 
-import faulthandler
 import os
 import re
 import socket
@@ -14,7 +13,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 
-from course.machine.finding import GREEN, RED, Finding, green_if
+from course.machine.doctor import GREEN, RED, Finding, green_if
 
 SIZE = 4 << 20  # bytes of the all-reduce that is timed
 REPEATS = 5
@@ -23,26 +22,18 @@ LIMIT = 90.0  # seconds in all: importing PyTorch from a slow disk counts in
 GPT2_GRADIENTS = 4 * 124_439_808  # bytes: float32, chapter 05
 
 
-# One of the processes
-
-
 def main() -> int:
     """A process that torchrun has started: rank 0 prints what was found; whoever fails prints why."""
-    faulthandler.dump_traceback_later(LIMIT, exit=True)  # whatever hangs, in whatever language
-    if "WORLD_SIZE" not in os.environ:
-        said = "talk: torchrun starts this; for two processes here: course doctor --distributed"
-        print(said, file=sys.stderr)
-        return 2
-    topic, remedy = "processes", remedy_for_gloo
+    topic, remedy = "processes", remedy_for_gloo()
     try:
         for finding in found_here():
-            topic, remedy = "NCCL", lambda: "NCCL_DEBUG=INFO says more; gloo works (NANOGPT_DEVICE=cpu)"
+            topic, remedy = "NCCL", "NCCL_DEBUG=INFO says more; gloo works (NANOGPT_DEVICE=cpu)"
             if os.environ["RANK"] == "0":
                 print(finding.line(terminal=False), flush=True)
     except Exception as error:
         said = " ".join(re.sub(r"\[enforce fail at [^]]*\]", "", str(error)).split())
         said = f"they cannot talk ({type(error).__name__}: {said.partition('). ')[0][:150]})"
-        print(Finding(RED, topic, said, remedy()).line(terminal=False), flush=True)
+        print(Finding(RED, topic, said, remedy).line(terminal=False), flush=True)
         return 1
     return 0
 
@@ -55,10 +46,7 @@ def found_here() -> Iterator[Finding]:
     nccl = dist.is_nccl_available() and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=timedelta(seconds=WAIT))
     try:
-        seconds = all_reduce_time(torch.device("cpu"))
-        ranks = [None] * dist.get_world_size()
-        dist.all_gather_object(ranks, roads())
-        yield from gloo_findings(ranks, seconds)
+        yield from gloo_findings(dist.get_world_size(), all_reduce_time(torch.device("cpu")))
         if nccl:
             seconds = all_reduce_time(torch.device("cuda", int(os.environ["LOCAL_RANK"])))
             version = ".".join(map(str, torch.cuda.nccl.version()))
@@ -88,29 +76,8 @@ def all_reduce_time(device) -> float:
     return slowest.item()
 
 
-def roads() -> list[tuple[str, str]]:
-    """Interface and address of this process's connections to other ranks; those to the store do not count."""
-    import psutil
-
-    names = {a.address.partition("%")[0]: name for name, each in psutil.net_if_addrs().items() for a in each}
-    store, found = int(os.environ["MASTER_PORT"]), set()
-    process = psutil.Process()
-    older = not hasattr(process, "net_connections")  # than psutil 6: Colab
-    for c in process.connections("tcp") if older else process.net_connections("tcp"):
-        if c.status == psutil.CONN_ESTABLISHED and store not in (c.laddr.port, c.raddr.port):
-            address = c.laddr.ip.removeprefix("::ffff:").partition("%")[0]
-            found.add((names.get(address, "an unknown interface"), address))
-    return sorted(found)
-
-
-def gloo_findings(ranks: list[list[tuple[str, str]]], seconds: float) -> Iterator[Finding]:
-    """ranks: the roads of each."""
-    ways = dict.fromkeys(f"{name} ({address})" for rank in ranks for name, address in rank)
-    loopback = all(address in ("127.0.0.1", "::1") for rank in ranks for _, address in rank)
-    others = [name for name in interfaces() if name not in ("lo", "lo0")]
-    hint = f"between machines set GLOO_SOCKET_IFNAME={others[0]}" if loopback and others else ""
-    road = f"{len(ranks)} talk by gloo over {' and '.join(ways) or 'no TCP'}"
-    yield Finding(GREEN, "processes", road, hint)
+def gloo_findings(processes: int, seconds: float) -> Iterator[Finding]:
+    yield Finding(GREEN, "processes", f"{processes} talk by gloo")
     step = GPT2_GRADIENTS / SIZE * seconds
     text = f"{in_words(seconds)}; the gradients of GPT-2 124M take about {step:.3g} s a step"
     yield green_if(step < 10, "all-reduce", text, "a faster network, or fewer and larger steps")
@@ -133,15 +100,11 @@ def interfaces() -> list[str]:
 
 
 def remedy_for_gloo() -> str:
-    wanted, there = os.environ.get("GLOO_SOCKET_IFNAME"), interfaces()
-    if wanted and wanted not in there:
-        return f"GLOO_SOCKET_IFNAME={wanted} names no interface that is up; take one of {', '.join(there) or 'none'}"
+    there = interfaces()
     if "lo" not in there and os.path.exists("/sys/class/net/lo"):
         return "the loopback interface is down: ip link set lo up"
-    return f"let processes here connect to 127.0.0.1, or set GLOO_SOCKET_IFNAME to one of {', '.join(there)}"
-
-
-# What the doctor does
+    wanted = os.environ.get("GLOO_SOCKET_IFNAME", "not set")
+    return f"GLOO_SOCKET_IFNAME, which is {wanted}, names an interface; those that are up: {', '.join(there)}"
 
 
 def doctor_distributed() -> int:

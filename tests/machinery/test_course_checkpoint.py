@@ -286,12 +286,6 @@ def test_check_sees_a_difference_in_every_direction(house):
     assert "-EXTRA = 1" in house.course("checkpoint", "--check", "04", code=1)
 
 
-@pytest.mark.parametrize("name", ["tiny.ipynb", "4_tiny.ipynb", "04-tiny.ipynb", "4. tiny.ipynb"])
-def test_a_renamed_notebook_gets_a_hint(house, name):
-    house.notebook.rename(house.notebook.with_name(name))
-    assert "a name begins with the number, as 04_tiny.ipynb does" in house.course("checkpoint", "04", code=2)
-
-
 def test_what_is_no_longer_exported_is_told(house):
     """No test asks for LIMIT: a cell split in two, whose lower half has no directive, once took it out without a word."""
     nb = nbformat.read(house.notebook, as_version=4)

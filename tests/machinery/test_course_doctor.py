@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 import sys
 
 import psutil
@@ -11,8 +10,7 @@ import pytest
 import torch
 
 from course.machine import doctor
-from course.machine import resources as machine
-from course.machine.finding import GREEN, RED, YELLOW, Finding
+from course.machine.doctor import GREEN, RED, YELLOW, Finding
 from course.notebooks import trust
 from course.notebooks.trust import disagreement, trusted_environment
 from course.package import remedies
@@ -24,8 +22,8 @@ def test_this_machine_is_not_red(capsys):
     *lines, empty, verdict = capsys.readouterr().out.splitlines()
     assert not empty and verdict.startswith("ready") and "`course lab`" in verdict
     topics = {line.split()[1] for line in lines}
-    assert {"python", "place", "packages", "kernel", "memory", "disk", "busy", "device", "TF32"} <= topics
-    assert {"bf16", "compile", "GPT-2", "corpus", "data", "arithmetic"} <= topics
+    wanted = {"python", "packages", "package", "memory", "disk", "busy", "device", "compile", "arithmetic"}
+    assert wanted <= topics
     assert all(line.split()[0] in (GREEN, YELLOW, RED) for line in lines)
 
 
@@ -38,52 +36,37 @@ def test_only_red_fails(monkeypatch, capsys, colour, code):
     assert "text; do this" in said and last[colour] in said.splitlines()[-1]
 
 
-def test_what_nobody_can_change_is_not_yellow(monkeypatch):
-    """No TF32, no fast bf16 and no network on a healthy machine: told, and nothing to worry about."""
-    from nanogpt.labs.roofline import clock
-
-    monkeypatch.setattr(clock, "best_precision", lambda device: "float32")
-    monkeypatch.setattr(machine, "device_if_there", lambda: torch.device("cpu"))
-    features = {finding.topic: finding for finding in machine.speed_features()}
-    assert features["TF32"].colour == features["bf16"].colour == GREEN
-    assert "float32 is the choice" in features["bf16"].text
-
-
 def test_a_busy_machine_is_named_as_such(monkeypatch):
     monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
     for percent, colour in ((3.0, GREEN), (60.0, YELLOW)):
         monkeypatch.setattr(psutil, "cpu_percent", lambda interval, percent=percent: percent)
-        (found,) = machine.other_work()
+        (found,) = doctor.busy()
         assert found.colour == colour and (colour == GREEN or "use 1.2 of 2 cores" in found.text), found
 
 
 def test_a_check_that_breaks_is_a_finding(monkeypatch, capsys):
-    def kernel():
+    def broken():
         raise RuntimeError("half installed")
         yield
 
-    assert doctor.doctor([kernel]) == 1
+    monkeypatch.setattr(doctor, "CHECKS", [broken])
+    assert doctor.doctor() == 1
     assert "half installed" in capsys.readouterr().out
 
 
 def test_a_missing_and_a_differing_package_are_told_apart(monkeypatch):
-    def version(name: str) -> str:
-        if name == "numpy":
-            return "0.1"
-        raise doctor.PackageNotFoundError(name)
+    """ruff is a command's need, nbval is for tests, and the course itself is no package."""
 
-    wanted = [("no-such-package", True), ("nor-this", False), ("numpy", True)]
-    monkeypatch.setattr(doctor, "wanted_packages", lambda: wanted)
+    def version(name: str) -> str:
+        if name in ("ruff", "nbval", "nanogpt-course"):
+            raise doctor.PackageNotFoundError(name)
+        return "0.1" if name == "numpy" else real(name)
+
+    real = doctor.version
     monkeypatch.setattr(doctor, "version", version)
     red, yellow = doctor.packages()
-    assert red.colour == RED and "no-such-package is missing" in red.text
-    assert yellow.colour == YELLOW and "nor-this" not in yellow.text and "numpy 0.1 (pinned" in yellow.text
-
-
-def test_what_the_commands_need_is_wanted_and_the_course_itself_is_no_package():
-    wanted = dict(doctor.wanted_packages())
-    assert wanted["torch"] and wanted["pydantic"] and wanted["jupyterlab"] and not wanted["nbval"]
-    assert "nanogpt-course" not in wanted
+    assert red.colour == RED and red.text == "ruff is missing"
+    assert yellow.colour == YELLOW and "numpy 0.1 (pinned" in yellow.text
 
 
 def test_the_self_check_agrees_with_itself_and_sees_a_wrong_step(monkeypatch):
@@ -108,31 +91,13 @@ def test_a_device_that_disagrees_is_not_used(monkeypatch, capsys):
 @pytest.mark.parametrize("variable, value", [("NANOGPT_DEVICE", "tpu"), ("NANOGPT_SCALE", "huge")])
 def test_an_impossible_wish_is_one_red_line_with_its_own_remedy(monkeypatch, capsys, variable, value):
     monkeypatch.setenv(variable, value)
-    assert doctor.doctor([machine.device, machine.speed_features, machine.arithmetic]) == 1
+    monkeypatch.setattr(doctor, "CHECKS", [doctor.device, doctor.compiler, doctor.arithmetic])
+    assert doctor.doctor() == 1
     red = [line for line in capsys.readouterr().out.splitlines() if line.startswith(RED)]
     assert len(red) == 1 and value in red[0] and red[0].endswith(f"unset {variable}")
     if variable == "NANOGPT_DEVICE":
         with pytest.raises(CourseError, match=value):
             trusted_environment()
-
-
-@pytest.mark.parametrize(
-    "endpoint, asked",
-    [
-        ("https://mirror.example/hf", ("mirror.example", 443)),
-        ("http://10.0.0.7:8090", ("10.0.0.7", 8090)),
-        ("mirror.example", ("mirror.example", 443)),
-    ],
-)
-def test_the_data_sets_host_is_the_mirror_where_one_is_set(monkeypatch, endpoint, asked):
-    def refuse(address, timeout):
-        assert address == asked
-        raise OSError
-
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
-    monkeypatch.setattr(doctor.socket, "create_connection", refuse)
-    found = doctor.data_sets()
-    assert found.colour == GREEN and found.text.startswith(f"{asked[0]} cannot be reached")
 
 
 def test_files_of_different_vocabularies_are_red(monkeypatch, tmp_path):
@@ -193,69 +158,31 @@ def test_a_missing_or_broken_module_names_the_chapter_that_brings_it_back(
     with pytest.raises(CourseError, match="`course restore 00` brings it back") as error:
         trusted_environment()
     assert str(error.value).startswith(message)
-    assert doctor.doctor([machine.arithmetic]) == 1
+    monkeypatch.setattr(doctor, "CHECKS", [doctor.arithmetic])
+    assert doctor.doctor() == 1
     assert "`course restore 00` brings it back" in capsys.readouterr().out
 
 
 def test_the_doctor_asks_the_package_for_a_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    compiler = next(finding for finding in machine.speed_features() if finding.topic == "compile")
+    (compiler,) = doctor.compiler()
     assert compiler.colour == YELLOW and "CXX" in compiler.text
 
 
-@pytest.mark.parametrize(
-    "env, files, where",
-    [
-        ({"COLAB_RELEASE_TAG": "release-colab_20261112"}, [], "Google Colab"),
-        ({"BINDER_REPO_URL": "https://github.com/x/y", "KUBERNETES_SERVICE_HOST": "1"}, [], "Binder"),
-        ({"CODESPACES": "true", "REMOTE_CONTAINERS": "true"}, [".dockerenv"], "GitHub Codespaces"),
-        ({"REMOTE_CONTAINERS": "true"}, [".dockerenv"], "a dev container"),
-        ({}, [".dockerenv"], "a Docker container"),
-        ({}, ["run/.containerenv"], "a Podman container"),
-        ({}, ["proc/sys/kernel/osrelease"], "WSL"),
-        ({"CODESPACES": ""}, [], doctor.platform.system()),
-    ],
-)
-def test_each_place_is_known_by_its_signs(tmp_path, env, files, where):
-    for file in files:
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text("6.6.87.2-microsoft-standard-WSL2\n")
-    assert doctor.where_is_this(env, tmp_path)[0].startswith(where)
-
-
-def test_in_wsl_a_clone_on_windows_disk_is_slow(monkeypatch):
-    monkeypatch.setattr(doctor, "where_is_this", lambda *_: ("WSL", ""))
-    for folder, colour in (("/mnt/c/Users/me/gpt2-course", YELLOW), ("/mnt/data/course", GREEN)):
-        monkeypatch.setattr(doctor, "ROOT", doctor.Path(folder))
-        (found,) = doctor.place()
-        assert found.colour == colour and ("into your home" in found.remedy) == (colour == YELLOW)
-
-
-def test_a_container_with_less_than_its_machine_is_told(monkeypatch, tmp_path):
-    assert machine.container_limits(tmp_path) == (math.inf, math.inf), "not Linux, or no container"
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine.container_limits(tmp_path) == (math.inf, math.inf)
-    (tmp_path / "memory.max").write_text("2147483648\n")
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
-    limits = machine.container_limits(tmp_path)
-    monkeypatch.setattr(machine, "container_limits", lambda: limits)
+def test_a_container_with_few_of_its_machines_cores_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "SHARE", tmp_path / "cpu.max")
+    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 64)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    memory, cores, _ = machine.resources()
-    assert memory.colour == cores.colour == YELLOW
-    assert memory.text.startswith("2 GiB of the machine's ") and "container" in memory.remedy
-    assert cores.text.startswith("1.5 of the machine's ") and cores.remedy == "set OMP_NUM_THREADS=2"
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert [finding.topic for finding in machine.resources()] == ["memory", "disk"]
-
-
-def test_two_gpus_want_shared_memory(monkeypatch, tmp_path):
-    small = shutil._ntuple_diskusage(64 << 20, 0, 64 << 20)
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: small)
-    (found,) = machine.shared_memory(2, tmp_path)
-    assert found.colour == YELLOW and "64 MiB" in found.text and "--shm-size=1g" in found.remedy
-    assert list(machine.shared_memory(1, tmp_path)) == []
-    assert list(machine.shared_memory(2, tmp_path / "none")) == [], "not Linux"
+    for text, topics in (
+        (None, ["memory", "disk"]),  # not Linux, or no container
+        ("max 100000\n", ["memory", "disk"]),
+        ("150000 100000\n", ["memory", "cores", "disk"]),
+    ):
+        if text:
+            doctor.SHARE.write_text(text)
+        found = list(doctor.resources())
+        assert [finding.topic for finding in found] == topics
+    assert found[1].text.startswith("1.5 of the machine's 64") and found[1].remedy == "set OMP_NUM_THREADS=2"
 
 
 CU129 = "--index-url https://download.pytorch.org/whl/cu129"
@@ -267,43 +194,32 @@ NEEDS_580 = "CUDA 13 needs driver 580 or newer"
     [
         ("535.104.05", None, None, "the CPU build", "--force-reinstall -c constraints.txt torch"),
         ("535.104.05", "13.0", None, NEEDS_580, CU129),
-        ("470.223.02", "13.0", None, NEEDS_580, "install driver 580 or newer"),  # which no build here runs with
         ("580.82.07", "13.0", None, "torch.cuda.is_available() is False", "nvidia-smi"),
         ("version unknown", "13.0", None, "torch.cuda.is_available() is False", "nvidia-smi"),
         ("580.82.07", "13.0", "-1", "CUDA_VISIBLE_DEVICES='-1' hides it", "unset CUDA_VISIBLE_DEVICES"),
     ],
-)  # fmt: skip
+)
 def test_a_gpu_that_this_pytorch_cannot_use_is_told(monkeypatch, driver, cuda, hidden, text, remedy):
-    """Minimum drivers: NVIDIA, CUDA Compatibility, table 1."""
+    """With the driver there, the line about the CPU does not stand alone."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    monkeypatch.setattr(machine, "driver", lambda: driver)
-    monkeypatch.setattr(machine.sys, "platform", "linux")
-    (found,) = machine.unused_gpu(True, cuda, available=False)
+    monkeypatch.setattr(doctor, "nvidia_gpu", lambda: True)
+    monkeypatch.setattr(doctor, "driver", lambda: driver)
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found, second = doctor.device()
+    assert found.topic == "GPU" and second.topic == "device"
     assert found.colour == YELLOW and text in found.text and remedy in found.remedy
     assert (CU129 in found.remedy) == (remedy == CU129)
-    assert list(machine.unused_gpu(True, cuda, available=True)) == []
-    assert list(machine.unused_gpu(False, cuda, available=False)) == []
+    monkeypatch.setattr(doctor, "nvidia_gpu", lambda: False)
+    assert [finding.topic for finding in doctor.device()] == ["device"]
 
 
-def test_the_check_of_the_device_asks_whether_pytorch_can_use_the_gpu(monkeypatch):
-    """With the driver there and a PyTorch for CUDA, the line about the CPU does not stand alone."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(machine, "nvidia_gpu", lambda: True)
-    monkeypatch.setattr(machine, "driver", lambda: "535.104.05")
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    first, second = machine.device()
-    assert first.topic == "GPU" and "needs driver 580" in first.text and second.topic == "device"
-    wanted = f"torch=={torch.__version__.split('+')[0]} {CU129}"
-    assert wanted in first.remedy, "the same version of PyTorch, for another CUDA"
-
-
-def test_the_faq_gives_the_same_remedy_as_the_doctor():
-    faq = (ROOT / "site/faq.md").read_text(encoding="utf-8")
-    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    pin = next(line for line in pins.splitlines() if line.startswith("torch=="))
-    assert f"pip install --force-reinstall {pin} {CU129}" in faq
-    assert f"CUDA 13 needs driver {machine.oldest_driver('13.0')} or newer" in faq
-    assert f"every driver from {machine.oldest_driver('12.9')} on" in faq
+def test_the_faq_gives_the_same_remedy_as_the_doctor(monkeypatch):
+    faq, pins = ((ROOT / name).read_text(encoding="utf-8") for name in ("site/faq.md", "constraints.txt"))
+    pinned = next(line for line in pins.splitlines() if line.startswith("torch==")).removeprefix("torch==")
+    monkeypatch.setattr(doctor, "version", lambda name: pinned)
+    assert doctor.for_older_driver() in faq and NEEDS_580 in faq
+    assert f"every driver from {doctor.OLDEST_DRIVER['12']} on" in faq

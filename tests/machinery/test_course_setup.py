@@ -25,7 +25,6 @@ class Machine:
         monkeypatch.setattr(setup_env.venv, "create", self.create)
         monkeypatch.setattr(setup_env.sys, "platform", "linux")
         monkeypatch.setattr(setup_env, "nvidia_gpu", lambda: False)
-        monkeypatch.setattr(setup_env, "why_no_torch", lambda: "")
 
     def run(self, command, **options):
         self.ran.append(command[1:])
@@ -92,6 +91,7 @@ def test_a_laptop_without_a_gpu_downloads_no_cuda(
     machine, monkeypatch, capsys, system, gpu, unreachable, asked
 ):
     monkeypatch.setattr(setup_env.sys, "platform", system)
+    monkeypatch.setattr(setup_env.platform, "machine", lambda: "arm64")
     monkeypatch.setattr(setup_env, "nvidia_gpu", lambda: gpu)
     machine.unreachable = unreachable
     assert setup_env.main() == 0
@@ -131,19 +131,12 @@ def test_what_cannot_be_installed_says_so(machine, monkeypatch, capsys):
     assert setup_env.main() == 1 and "PYTHON=python3.12" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "system, machine, bits, said",
-    [
-        ("darwin", "arm64", 63, ""),
-        ("darwin", "x86_64", 63, "Intel"),
-        ("win32", "AMD64", 63, ""),
-        ("win32", "AMD64", 31, "64-bit"),
-        ("linux", "aarch64", 63, ""),
-    ],
-)
-def test_a_python_that_pytorch_has_no_build_for_is_told_before_the_download(system, machine, bits, said):
-    reason = setup_env.why_no_torch(system, machine, bits)
-    assert said in reason and bool(reason) == bool(said)
+def test_an_intel_macs_python_is_told_before_the_download(machine, monkeypatch, capsys):
+    monkeypatch.setattr(setup_env.sys, "platform", "darwin")
+    for processor, code in (("x86_64", 1), ("arm64", 0)):
+        monkeypatch.setattr(setup_env.platform, "machine", lambda processor=processor: processor)
+        assert setup_env.main() == code and ("Intel" in capsys.readouterr().err) == (code == 1)
+        assert bool(machine.ran) == (code == 0)
 
 
 @pytest.mark.slow
@@ -156,4 +149,5 @@ def test_a_real_environment_whose_creation_was_interrupted_is_mended(tmp_path, m
     shutil.rmtree(next(folder.glob("**/site-packages/pip/_internal/resolution")))
     assert setup_env.run_quietly("-m", "pip", "--version"), "pip answers, and yet it cannot install"
     assert not setup_env.has_pip()
-    assert setup_env.make_venv() and setup_env.has_pip()
+    setup_env.make_venv()
+    assert setup_env.has_pip()

@@ -271,4 +271,4 @@ def test_the_machinery_does_without_the_package(begun, tmp_path):
     )
     assert doctor.returncode == 0, doctor.stdout
     assert "started; no chapter is in it yet" in doctor.stdout
-    assert "nanogpt/tokenizer.py is not there yet; chapter 01 makes it: run its notebook" in doctor.stdout
+    assert "nanogpt/device.py is not there yet; chapter 00 makes it: run its notebook" in doctor.stdout

@@ -10,14 +10,13 @@ import psutil
 
 from course.cli import main
 from course.machine import talk
-from course.machine.finding import GREEN, RED, YELLOW
+from course.machine.doctor import GREEN, RED, YELLOW
 
 
-def test_two_processes_talk_and_the_doctor_says_over_what_and_how_fast(capsys):
+def test_two_processes_talk_and_the_doctor_says_how_fast(capsys):
     assert main(["doctor", "--distributed"]) == 0, capsys.readouterr().out
     processes, rate = capsys.readouterr().out.splitlines()
-    assert processes.split()[:2] == [GREEN, "processes"] and "2 talk by gloo over " in processes
-    assert any(f"{name} (" in processes for name in psutil.net_if_addrs()), processes
+    assert processes.split()[:3] == [GREEN, "processes", "2"]
     assert rate.split()[0] in (GREEN, YELLOW) and "GB/s" in rate, rate
 
 
@@ -26,7 +25,7 @@ def test_an_interface_that_is_not_there_is_red_and_names_those_that_are(monkeypa
     assert main(["doctor", "--distributed"]) == 1
     said = capsys.readouterr().out
     assert said.count("\n") == 1 and said.startswith(RED), said
-    assert f"nosuch0 names no interface that is up; take one of {talk.interfaces()[0]}" in said
+    assert "nosuch0" in said and talk.interfaces()[0] in said
 
 
 def test_processes_that_do_not_end_are_ended(monkeypatch, capsys):
@@ -54,12 +53,10 @@ def test_a_process_that_is_alone_says_so_in_time_and_does_not_wait_for_ever():
 
 def test_nccl_that_fails_where_gloo_works_is_told_apart(monkeypatch, capsys):
     def found_here():
-        yield from talk.gloo_findings([[("lo", "127.0.0.1")]] * 2, 0.001)
+        yield from talk.gloo_findings(2, 0.001)
         raise RuntimeError("unhandled system error")
 
     monkeypatch.setattr(talk, "found_here", found_here)
-    monkeypatch.setattr(talk.faulthandler, "dump_traceback_later", lambda *_, **__: None)
-    monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     assert talk.main() == 1
     processes, rate, failed = capsys.readouterr().out.splitlines()
@@ -67,14 +64,6 @@ def test_nccl_that_fails_where_gloo_works_is_told_apart(monkeypatch, capsys):
     assert failed.split()[:2] == [RED, "NCCL"] and "NCCL_DEBUG=INFO" in failed
 
 
-def test_a_slow_road_is_yellow():
-    slow = [[("eth0", "10.0.0.1")], [("eth0", "10.0.0.2")]], 1.0
-    road, rate = talk.gloo_findings(*slow)
-    assert "2 talk by gloo over eth0 (10.0.0.1) and eth0 (10.0.0.2)" in road.text and not road.remedy
+def test_a_slow_network_is_yellow():
+    _, rate = talk.gloo_findings(2, 1.0)
     assert rate.colour == YELLOW and "about 119 s a step" in rate.text, rate
-
-
-def test_without_torchrun_the_worker_says_what_to_call(monkeypatch, capsys):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.setattr(talk.faulthandler, "dump_traceback_later", lambda *_, **__: None)
-    assert talk.main() == 2 and "course doctor --distributed" in capsys.readouterr().err

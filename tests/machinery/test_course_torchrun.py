@@ -32,18 +32,6 @@ def test_the_package_is_made_again_only_if_a_cell_has_changed():
     assert not mark.exists(), "a cell has changed, and the package is the old one"
 
 
-def test_the_package_is_made_again_if_a_module_is_gone(tmp_path, monkeypatch):
-    """As after `course start`: what is left is no newer than what was there."""
-    monkeypatch.setattr("course.torchrun.PACKAGE", tmp_path)
-    (tmp_path / "a.py").touch()
-    (tmp_path / "b.py").touch()
-    mark = package_so_far("20", []) / "mark"
-    mark.touch()
-    (tmp_path / "a.py").unlink()
-    package_so_far("20", [])
-    assert not mark.exists(), "a module is gone, and the package is the old one"
-
-
 def test_ranks_are_on_gpus_where_each_has_one_unless_somebody_says_otherwise(monkeypatch):
     monkeypatch.delenv("NANOGPT_DEVICE", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
