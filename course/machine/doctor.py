@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 from course.machine.finding import GREEN, RED, YELLOW, Finding, green_if
 from course.machine.resources import arithmetic, device, other_work, resources, speed_features
-from course.package.remedies import remedy_for
+from course.package.remedies import not_there, remedy_for
 from course.paths import BUILT, ROOT
-from course.states.started import not_built_yet, package
+from course.states.state import package
 
 RELEASED_SIZE = 1024  # chapter 01's VOCAB as it was released
 GOES = "download what you want to keep"
@@ -66,7 +66,7 @@ def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield from check()
     except Exception as error:
         topic = check.__name__.replace("_", " ")
-        if waits := not_built_yet(error):
+        if waits := not_there(str(error)):
             yield Finding(GREEN, topic, waits)
             return
         text = f"could not be checked ({type(error).__name__}: {error})"

@@ -29,7 +29,7 @@ DIRECTIVE = re.compile(
     re.VERBOSE,
 )
 LOOKS_MEANT = re.compile(r"\s*#+\s*\|\s*(?:exports?|default_exp|docs?|grows?|blanks?)\b", re.IGNORECASE)
-FORMS = "`#| export`, `#| export MODULE`, `#| grows NAME`, `#| default_exp MODULE`, `#| doc MODULE: One sentence.` or `#| blank NAME: A hint.`"
+FORMS = "`#| export`, `#| export MODULE`, `#| grows NAME`, `#| default_exp MODULE`, `#| doc MODULE: One sentence.` or `#| blank NAME: A hint.`, where a MODULE is `data` or `labs.bert`"
 
 
 @dataclass
@@ -67,10 +67,7 @@ def read_head(source: str, where: str) -> Head:
 def read_directive(line: str, head: Head, where: str) -> None:
     found = DIRECTIVE.fullmatch(line)
     if not found:
-        raise CourseError(
-            f"{where}: `{line.strip()}` is no directive; write {FORMS}. A MODULE is `data` or `labs.bert`: small letters, "
-            "digits and _, without nanogpt in front or .py behind"
-        )
+        raise CourseError(f"{where}: `{line.strip()}` is no directive; write {FORMS}")
     word = re.findall(r"\w+", line)[0]
     if word == "export":
         head.exported, head.module = True, found["module"] or ""
