@@ -3,7 +3,6 @@
 import ast
 import asyncio
 import contextlib
-import difflib
 import os
 import re
 import signal
@@ -14,7 +13,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-from course.files import notebook_bytes, read_notebook, write_atomically
+from course.files import diff, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.address import dressed, undressed
 from course.notebooks.source import (
     METADATA,
@@ -174,4 +173,4 @@ def check(chapter: str) -> str:
     if not path.exists():
         return f"{relative(path)} is missing; run `course build {chapter}`"
     wanted, found = cell_lines(notebook_from_source(source)), cell_lines(read_notebook(path))
-    return "\n".join(difflib.unified_diff(found, wanted, relative(path), relative(source), lineterm="", n=2))
+    return diff("\n".join(found), "\n".join(wanted), relative(path), relative(source))

@@ -131,12 +131,11 @@ def functions(tree: ast.Module) -> list[tuple[str, ast.FunctionDef]]:
 
 def blanked(head: Head, tree: ast.Module, where: str) -> dict[str, str]:
     """The functions that `#| blank` means → hint; a name that the cell does not define is refused."""
-    there = dict.fromkeys(name for name, _ in functions(tree))
-    if wrong := [name or "all" for name in head.blanks if name not in there and (name or not there)]:
+    there = dict(functions(tree))
+    if wrong := [name for name in head.blanks if name not in there]:
         defines = ", ".join(there) or "no function"
         raise CourseError(f"{where}: `#| blank` names {wrong[0]}, but it defines {defines}")
-    whole = head.blanks.get("")
-    return {name: head.blanks.get(name, whole) for name in there if name in head.blanks or whole is not None}
+    return {name: head.blanks[name] for name in there if name in head.blanks}
 
 
 @cache  # a module's cells are read for each of its modules, and again as the package has them
