@@ -145,12 +145,7 @@ def parse(source: str, where: str) -> ast.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the student has seen them when the cell ran
             return ast.parse(source, "the cell")
-    except (
-        SyntaxError,
-        ValueError,
-        MemoryError,
-        RecursionError,
-    ) as error:  # half a character, a bracket too deep
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # a bracket too deep, say
         raise CourseError(f"{where} cannot be read as Python: {error}") from None
 
 
