@@ -143,20 +143,13 @@ def release(args) -> int:
     from course.exercises.public import release_public
     from course.exercises.release import release
     from course.exercises.sets import RELEASED, folders, load
-    from course.package.solution import release_blank
 
-    if args.blank != bool(args.chapter) or (args.blank and (args.chapters or args.nbgrader)):
-        raise CourseError(
-            "a chapter with blanks is `course exercises release --chapter 04 --blank --to FOLDER`"
-        )
     if args.all and args.chapters:
         raise CourseError(f"--all is every set; leave out {' '.join(args.chapters)}, or --all")
     if args.public and (args.to or args.nbgrader):
         raise CourseError("--public makes a folder of its own; leave out --to and --nbgrader")
     names = args.chapters or [folder.name for folder in folders()]
-    if args.blank:
-        print(release_blank(args.chapter, args.to))
-    elif args.public:
+    if args.public:
         print("\n".join(release_public([load(name) for name in names], args.public)))
     else:
         for name in names:
@@ -245,7 +238,7 @@ STUDENTS = {
     ),
     "solution": Command(
         "Print our body of a function that the chapter leaves to you.",
-        "course.package.solution:solution",
+        "course.package.hand_out:solution",
         CHAPTER,
         option("name", metavar="NAME", nargs="?", help="without it, the names of the blanks"),
         example="course solution 04 attention_weights",
@@ -283,18 +276,15 @@ EXERCISES = {
     ),
     "release": Command(
         "Write the notebooks that students get, without solutions and hidden checks. Or the project, or the final.\n"
-        "With --public it is a complete course for a class; with --chapter and --blank it is a chapter.",
+        "With --public it is a complete course for a class.",
         release,
         SETS,
         option("--to", metavar="FOLDER", type=Path, help="where they go (default: released/)"),
-        option("--chapter", metavar="NN", type=source, help="with --blank: the chapter itself"),
-        flag("--blank", "without the bodies that students write"),
         option("--nbgrader", metavar="FOLDER", type=Path, help="keep an nbgrader course there"),
         flag("--all", "all sets, as without NN"),
         option("--public", metavar="FOLDER", type=Path, help="a class's repository, without solutions"),
         example="course exercises release 04 --to handout\n"
-        "         course exercises release --all --public ../gpt2-class\n"
-        "         course exercises release --chapter 04 --blank --to handout",
+        "         course exercises release --all --public ../gpt2-class",
     ),
     "key": Command(
         "Write a set with its solutions, the points of each check, and what students are told about wrong solutions.",

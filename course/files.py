@@ -32,6 +32,25 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def replace_all(new: dict[Path, bytes | None]) -> None:
+    """Give all these files their new contents, None where there is to be none. Whatever stops it, Ctrl-C too, all are put back."""
+    old = {path: path.read_bytes() if path.is_file() else None for path in new}
+    try:
+        for path, data in new.items():
+            write_or_remove(path, data)
+    except BaseException:
+        for path, data in old.items():
+            write_or_remove(path, data)
+        raise
+
+
+def write_or_remove(path: Path, data: bytes | None) -> None:
+    if data is None:
+        path.unlink(missing_ok=True)
+    elif not path.is_file() or path.read_bytes() != data:
+        write_atomically(path, data)
+
+
 def read_notebook(path: Path):
     """A notebook, as nbformat reads and checks it."""
     import nbformat

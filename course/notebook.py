@@ -16,12 +16,12 @@ from course.package.blank import say_turn
 from course.package.cells import exported_cells
 from course.package.checkpoint import TestsFail, checkpoint_chapter
 from course.package.grown import as_html, difference
+from course.package.remedies import not_there
 from course.package.tutor import NotRight, blanks_of
 from course.package.tutor import check as check_blank
 from course.parts import run_parts_again
 from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
-from course.states.started import not_built_yet
 
 __all__ = [
     "answer",
@@ -48,7 +48,7 @@ def remember(result) -> None:
             BY_ID[cell] = result.info.raw_cell
         if again := run_parts_again(result.info.raw_cell, cell, get_ipython().user_ns):
             print("also run again, because it builds on this cell:", ", ".join(dict.fromkeys(again)))
-    elif said := not_built_yet(result.error_in_exec):
+    elif said := not_there(str(result.error_in_exec)):
         print(said)
 
 
@@ -140,8 +140,7 @@ def as_module(name: str) -> None:
 
 def as_left_by(chapter: str, name: str) -> ModuleType:
     """`nanogpt.NAME` as this chapter left it: what the next sitting goes on with, whatever later ones have made of it."""
-    from course.package.as_of import chapters_of
-    from course.package.compose import compose, notebooks_upto
+    from course.package.as_of import chapters_of, compose, notebooks_upto
 
     if not any(number > chapter for number in chapters_of(name)):
         return importlib.import_module(f"nanogpt.{name}")

@@ -8,7 +8,6 @@ that they name: all tests of the chapters pass on it.
 import ast
 import contextlib
 import copy
-import shutil
 import sys
 import textwrap
 import time
@@ -16,12 +15,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from course.package.as_of import put
+from course.package.as_of import copy_with
 from course.package.blank import TURN
 from course.package.cells import exported_cells, functions
 from course.package.export import export_all
 from course.package.tutor import blanks_of, cell_of, difference, filled, probed, run, same, with_body
-from course.paths import PACKAGE, source_chapters, source_path
+from course.paths import source_chapters, source_path
 from course.states.released import exporting_cells, released
 
 
@@ -98,8 +97,7 @@ def package_of_others(folder: Path) -> None:
     notebooks = [
         (f"{source_path(chapter).stem}.ipynb", with_others(chapter)) for chapter in source_chapters()
     ]
-    shutil.copytree(PACKAGE, folder / "nanogpt", ignore=shutil.ignore_patterns("__pycache__"))
-    put(export_all(notebooks), folder / "nanogpt")
+    copy_with(export_all(notebooks), folder)
 
 
 def with_others(chapter: str):

@@ -16,8 +16,8 @@ from course.exercises.sets import HEADING, RELEASED
 from course.exercises.without import found
 from course.files import write_atomically
 from course.grade.submission import Invalid, cells_of, refuse_large, texts_of
+from course.package.remedies import not_there
 from course.paths import BUILT, ROOT, CourseError, relative, two_digits
-from course.states.started import not_there
 
 PASSED = BUILT / "progress.json"
 SECONDS = 60  # for one cell; what the checks ask takes a few

@@ -17,7 +17,9 @@ CELL = 0.25  # minutes to run a cell and to look at its output
 PREDICTION = 2.0  # minutes to think about a prediction
 BLANK = 10.0  # minutes to write a function, where the notebooks have blanks
 ROUND = 5  # minutes
-HEAD = re.compile(r"\n\n\*about [^\n]*\*(?=\n|\Z)")  # the line that says the result (course/notebooks/way.py)
+HEAD = re.compile(
+    r"\n\n\*about [^\n]*\*(?=\n|\Z)"
+)  # the line that says the result (course/notebooks/address.py)
 
 
 def minutes() -> dict[str, int]:

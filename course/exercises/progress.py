@@ -10,7 +10,7 @@ from course.package.passed import passed
 from course.paths import CourseError, chapters, module_path, notebook_path
 from course.predictions import KEPT, aligned, error, shown
 from course.site.chapters import OPTIONAL
-from course.states.started import described, is_there
+from course.states.state import described, is_there
 
 
 def call_progress() -> int:

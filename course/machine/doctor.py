@@ -15,9 +15,9 @@ from pathlib import Path
 
 from course.machine.setup_env import nvidia_gpu
 from course.notebooks.trust import TOLERANCE, disagreement
-from course.package.remedies import remedy_for
+from course.package.remedies import not_there, remedy_for
 from course.paths import BUILT, ROOT
-from course.states.started import described, not_built_yet
+from course.states.state import described
 
 GREEN, YELLOW, RED = "green", "yellow", "red"
 CODES = {GREEN: "\x1b[32m", YELLOW: "\x1b[33m", RED: "\x1b[31m"}
@@ -74,7 +74,7 @@ def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield from check()
     except Exception as error:
         topic = check.__name__.replace("_", " ")
-        if waits := not_built_yet(error):
+        if waits := not_there(str(error)):
             yield Finding(GREEN, topic, waits)
             return
         text = f"could not be checked ({type(error).__name__}: {error})"

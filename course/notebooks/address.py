@@ -1,6 +1,6 @@
-"""What `course build` puts around a source's cells: a first cell for Colab, a line below the heading and one at the end
-(way.py), and, once the repository has an address, a badge that opens the notebook on Colab. No source has them, and
-`undressed` takes them off again.
+"""What `course build` puts around a source's cells: below the heading the time that the chapter takes and what it writes, a
+first cell for Colab, at the end what comes next, and, once the repository has an address, a badge that opens the notebook on
+Colab. No source has them, and `undressed` takes them off again.
 """
 
 import re
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import nbformat
 
-from course.exercises.hours import HEAD
-from course.notebooks import way
-from course.notebooks.way import foot, head
-from course.paths import ROOT, number_of
+from course.exercises.hours import HEAD, in_hours, planned, rounded
+from course.paths import ROOT, module_file, number_of, source_chapters, source_path
+from course.site.chapters import OPTIONAL
+from course.states.released import EXPORTS
 
 PLACEHOLDER = "OWNER"  # stands for the owner until the repository has an address (CONTRIBUTING.md)
-IMAGE, TAG = "open-in-colab.svg", "colab"
+IMAGE, TAG, NEXT = "open-in-colab.svg", "colab", "next"
 BADGE = re.compile(rf"\n\n\[!\[Open in Colab\]\({re.escape(IMAGE)}\)\]\([^)]*\)")
 FETCH = """\
     if not os.path.isdir(folder) and os.system(f"git clone --quiet {address} {folder}"):
@@ -66,9 +66,7 @@ def first_cell(address: str, stem: str, digest: str) -> nbformat.NotebookNode:
 
 def dressed(nb: nbformat.NotebookNode, stem: str) -> nbformat.NotebookNode:
     """The notebook with all of it, new where it has some. Execution counts move on by one."""
-    nb, address, at = undressed(nb), repository(), 0
-    chapter = number_of(Path(stem))
-    last = foot(chapter)
+    nb, address, at, chapter = undressed(nb), repository(), 0, number_of(Path(stem))
     if nb.cells and nb.cells[0].cell_type == "markdown":
         at = 1
         heading, line_end, rest = nb.cells[0].source.partition("\n")
@@ -76,19 +74,51 @@ def dressed(nb: nbformat.NotebookNode, stem: str) -> nbformat.NotebookNode:
         nb.cells[0].source = f"{heading}{below}{line_end}{rest}"
     cell = first_cell(address, stem, nb.metadata.get("course", {}).get("source", ""))
     cell.execution_count = 1 if shift_counts(nb, +1) else None
-    nb.cells = [*nb.cells[:at], cell, *nb.cells[at:], *filter(None, [last])]
+    nb.cells = [*nb.cells[:at], cell, *nb.cells[at:], *foot(chapter)]
     return nb
 
 
 def undressed(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The notebook as its source describes it."""
-    made = [cell for cell in nb.cells if {TAG, way.TAG} & set(cell.metadata.get("tags", []))]
+    made = [cell for cell in nb.cells if {TAG, NEXT} & set(cell.metadata.get("tags", []))]
     nb.cells = [cell for cell in nb.cells if cell not in made]
     if any(cell.get("execution_count") for cell in made):
         shift_counts(nb, -1)
     if nb.cells and nb.cells[0].cell_type == "markdown":
         nb.cells[0].source = HEAD.sub("", BADGE.sub("", nb.cells[0].source, count=1), count=1)
     return nb
+
+
+def head(nb: nbformat.NotebookNode, chapter: str) -> str:
+    """The line below the heading."""
+    before = [other for other in source_chapters() if other < chapter]
+    road = [other for other in before if other not in OPTIONAL or other[:2] == chapter[:2]]
+    modules = dict.fromkeys(EXPORTS.findall(source_path(chapter).read_text(encoding="utf-8")))
+    parts = [f"about {in_hours(rounded(planned(nb.cells)))}"]
+    parts += [f"after chapter {road[-1]}"] if road else []
+    names = [f"`{module_file(module).removeprefix('nanogpt/')}`" for module in modules]
+    parts += [f"writes {', '.join(names)} in `nanogpt/`"] if names else []
+    return f"\n\n*{' · '.join(parts)}*"
+
+
+def foot(chapter: str) -> list[nbformat.NotebookNode]:
+    """The last cell: the next sitting, and the next of the main road where that is another."""
+    after = [other for other in source_chapters() if other > chapter]
+    road = [other for other in after if other not in OPTIONAL]
+    if not after:
+        return []
+    text = f"**Next:** {link(after[0])}"
+    if after[0] in OPTIONAL:
+        text += "; that sitting is optional (◇)" + (
+            f"; the main road goes on with {link(road[0])}" if road else ""
+        )
+    return [nbformat.v4.new_markdown_cell(text, id=NEXT, metadata={"tags": [NEXT]})]
+
+
+def link(chapter: str) -> str:
+    source = source_path(chapter)
+    title = re.search(r"^# (\S.*)", source.read_text(encoding="utf-8").partition('r"""')[2], re.MULTILINE)
+    return f"[{title[1] if title else chapter}]({source.stem}.ipynb)"
 
 
 def shift_counts(nb: nbformat.NotebookNode, by: int) -> bool:

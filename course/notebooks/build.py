@@ -3,7 +3,6 @@
 import ast
 import asyncio
 import contextlib
-import difflib
 import os
 import re
 import signal
@@ -14,7 +13,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-from course.files import notebook_bytes, read_notebook, write_atomically
+from course.files import diff, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.address import dressed, undressed
 from course.notebooks.source import (
     METADATA,
@@ -104,7 +103,7 @@ class Client(NotebookClient):
         await super().async_start_new_kernel(**kwargs)
 
 
-def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> None:
+def execute(nb: nbformat.NotebookNode, name: str, env: dict) -> None:
     """Run all cells in order in a fresh kernel whose working folder is `notebooks/`.
 
     CourseError if a cell fails or the kernel dies; Ctrl-C and SIGTERM end the kernel, then raise KeyboardInterrupt
@@ -121,45 +120,30 @@ def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> No
         record_timing=False,
         store_widget_state=True,  # without it nbclient fails on `interact`; clean() drops the state
         on_cell_start=lambda cell, cell_index, **_: at.__setitem__(0, cell_index),
-        on_cell_executed=on_cell,
     )
-    if not os.access(Path.home(), os.W_OK):  # matplotlib would say so in the notebook
-        env = {"MPLCONFIGDIR": str(Path(tempfile.gettempdir()) / "matplotlib")} | env
     try:
         client.execute(env={EXECUTED: "1"} | env)
     except (Exception, asyncio.CancelledError) as error:
         if client.stopped_by:  # nbclient may have taken the stop for a dead kernel
             raise (SystemExit(143) if client.stopped_by == signal.SIGTERM else KeyboardInterrupt) from None
+        whys = {
+            CellExecutionError: "fails",
+            CellTimeoutError: "does not end",
+            DeadKernelError: "ends Python (out of memory?)",
+        }
+        if type(error) not in whys:
+            raise
+        text = nb.cells[at[0]].source.splitlines()[:12]
         if isinstance(error, CellExecutionError):
-            raise CourseError(describe_failure(nb, name)) from None
-        if isinstance(error, DeadKernelError | CellTimeoutError):
-            why = "does not end" if isinstance(error, CellTimeoutError) else "ends Python (out of memory?)"
-            text = "\n".join(indent(nb.cells[at[0]].source.splitlines()[:12]))
-            raise CourseError(f"{places(nb.cells, name)[at[0]]} {why}:\n{text}") from None
-        raise
-
-
-def describe_failure(nb: nbformat.NotebookNode, name: str) -> str:
-    """Which cell failed, its text, and its error."""
-    where, cell, output = next(
-        (where, cell, out)
-        for where, cell in zip(places(nb.cells, name), nb.cells)
-        for out in cell.get("outputs", [])
-        if out.output_type == "error" and "raises-exception" not in cell.metadata.get("tags", [])
-    )
-    trace = ANSI.sub("", "\n".join(output.traceback)).splitlines()[-20:]
-    lines = [f"{where} fails:", *indent(cell.source.splitlines()[:12]), "", *indent(trace)]
-    said = remedy(f"{output.get('ename')}: {output.get('evalue')}")
-    return "\n".join([*lines, "", said] if said else lines)
-
-
-def indent(lines: list[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
+            text += ["", *ANSI.sub("", error.traceback).splitlines()[-20:]]
+        lines = [f"{places(nb.cells, name)[at[0]]} {whys[type(error)]}:", *(f"    {line}" for line in text)]
+        said = remedy(f"{getattr(error, 'ename', '')}: {getattr(error, 'evalue', '')}")
+        raise CourseError("\n".join([*lines, "", said] if said else lines)) from None
 
 
 def clean(nb: nbformat.NotebookNode) -> None:
     """Drop what differs from run to run or cannot be shown without a kernel."""
-    marks = ("tags", "jupyter", "cellView")  # the last two hide the first cell's text
+    marks = "tags", "jupyter", "cellView"  # the last two hide the first cell's text
     kept = {"course": nb.metadata["course"]} if "course" in nb.metadata else {}
     nb.metadata = nbformat.from_dict(METADATA | kept)
     for cell in nb.cells:
@@ -189,4 +173,4 @@ def check(chapter: str) -> str:
     if not path.exists():
         return f"{relative(path)} is missing; run `course build {chapter}`"
     wanted, found = cell_lines(notebook_from_source(source)), cell_lines(read_notebook(path))
-    return "\n".join(difflib.unified_diff(found, wanted, relative(path), relative(source), lineterm="", n=2))
+    return diff("\n".join(found), "\n".join(wanted), relative(path), relative(source))

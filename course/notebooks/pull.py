@@ -16,11 +16,8 @@ def pull(chapter: str) -> str:
     text = source.read_text(encoding="utf-8")
     nb, built = undressed(read_notebook(path)), notebook_from_text(text)
     if nb.metadata.get("course", {}).get("source") != fingerprint(built):
-        raise CourseError(
-            f"{relative(source)} is not the source that {path.name} was built from, and pulling would undo what was "
-            f"changed there since; take that change back (git stash), pull, and bring it again. `course build {chapter} "
-            "--check` shows the difference"
-        )
+        why = f"{relative(source)} is not the source that {path.name} was built from"
+        raise CourseError(f"{why}: take your change there back (git stash), pull, and bring it again")
     pulled = merged(text, with_ids_of(nb, built), nb)
     if pulled == text:
         return f"{relative(source)} says what {path.name} says already"
@@ -40,15 +37,11 @@ def merged(text: str, built: nbformat.NotebookNode, nb: nbformat.NotebookNode) -
     }
     made = nbformat.v4.new_notebook()
     for cell in nb.cells:
-        kept = spacing.get(cell.id, {}) | (
-            {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
-        )
-        if cell.cell_type == "markdown":
-            made.cells.append(
-                nbformat.v4.new_markdown_cell(cell.source, metadata=kept | {"cell_marker": 'r"""'})
-            )
-        else:
-            made.cells.append(nbformat.v4.new_code_cell(cell.source, metadata=kept))
+        is_text = cell.cell_type == "markdown"
+        new = nbformat.v4.new_markdown_cell if is_text else nbformat.v4.new_code_cell
+        kept = {"cell_marker": 'r"""'} if is_text else {}
+        kept |= {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
+        made.cells.append(new(cell.source, metadata=spacing.get(cell.id, {}) | kept))
     made.metadata = {"jupytext": {"notebook_metadata_filter": "-all", "cell_metadata_filter": "tags,-all"}}
     result = jupytext.writes(made, fmt=PERCENT)
     if cell_lines(notebook_from_text(result)) != cell_lines(nb):

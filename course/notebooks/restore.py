@@ -4,15 +4,21 @@ from pathlib import Path
 
 import nbformat
 
-from course.files import diff, keep, notebook_bytes, read_notebook, write_atomically
+from course.files import diff, keep, notebook_bytes, read_notebook, replace_all
 from course.notebooks.source import cell_lines
 from course.package.as_of import Chapter, current
-from course.package.rooms import make_rooms
-from course.paths import NOTEBOOKS, PACKAGE, CourseError, module_path, number_of, relative, source_path
-from course.states.handed_out import as_handed_out, is_own, released_notebook
-from course.states.released import whole
-from course.states.started import is_there
-from course.states.state import state
+from course.package.hand_out import as_handed_out, is_own, released_notebook
+from course.paths import (
+    NOTEBOOKS,
+    CourseError,
+    module_path,
+    number_of,
+    relative,
+    source_chapters,
+    source_path,
+)
+from course.states.released import released
+from course.states.state import is_there, state
 
 
 def restore(chapter: str, ask: bool = True) -> int:
@@ -25,23 +31,22 @@ def restore(chapter: str, ask: bool = True) -> int:
     if not blank and is_there(number):
         modules = Chapter(path, nb).in_package()
         # what is as released stays so, whatever stands in other notebooks
-        modules |= {m: text for m, text in whole(modules).items() if current(m) == text}
-    released = {path: notebook_bytes(nb)} | {module_path(m): text.encode() for m, text in modules.items()}
-    changed = [file for file, data in released.items() if not file.exists() or file.read_bytes() != data]
+        whole = released(source_chapters(), modules)
+        modules |= {module: text for module, text in whole.items() if current(module) == text}
+    new = {path: notebook_bytes(nb)} | {module_path(m): text.encode() for m, text in modules.items()}
+    changed = [file for file, data in new.items() if not file.exists() or file.read_bytes() != data]
     if not changed:
         print(f"chapter {number} is as it was released")
         return 0
     for file in changed:
-        print(difference(file, released[file]))
+        print(difference(file, new[file]))
     names = ", ".join(map(relative, changed))
     if ask and not agreed(f"Replace your {names} by the released version? Yours is kept in yours/. [y/N] "):
         print("nothing changed")
         return 1
-    make_rooms(modules, PACKAGE)
     keep([file for file in changed if file != path or is_own(path)], f"course restore {number}")
-    for file in changed:
-        write_atomically(file, released[file])
-        print(f"{relative(file)} restored")
+    replace_all(new)
+    print(f"{names} restored")
     return 0
 
 

@@ -10,7 +10,7 @@ import nbformat
 
 from course.notebooks.address import dressed
 
-PERCENT = {"extension": ".py", "format_name": "percent"}
+PERCENT = "py:percent"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},

@@ -4,9 +4,8 @@ import math
 import os
 import sys
 
-from course.package.remedies import remedy_for
+from course.package.remedies import not_there, remedy_for
 from course.paths import CourseError
-from course.states.started import not_built_yet
 
 TOLERANCE = 1e-3  # one float32 step differs by about 1e-6 between devices, a wrong kernel by far more
 
@@ -22,14 +21,13 @@ def trusted_environment() -> dict[str, str]:
     except ValueError as error:
         raise CourseError(f"{error}; unset NANOGPT_DEVICE") from None
     except Exception as error:  # a module of ours that is missing or does not import
-        if not_built_yet(error):
+        if not_there(str(error)):
             return dict(os.environ)
         if said := remedy_for(error):
             raise CourseError(said) from None
         raise
-    print(
-        f"course: a training step on {chosen} disagrees with the CPU's; staying on the CPU", file=sys.stderr
-    )
+    said = f"course: a training step on {chosen} disagrees with the CPU's; staying on the CPU"
+    print(said, file=sys.stderr)
     return os.environ | {"NANOGPT_DEVICE": "cpu"}
 
 

@@ -49,10 +49,8 @@ def refuse_empty(cells: list[ExportedCell]) -> None:
     """CourseError naming the first function that is still blank: its tests need not be run to know."""
     for cell in cells:
         if found := LEFT.search(cell.source):
-            raise CourseError(
-                f"{cell.where}: {found[1]} is still blank ({TURN}{found[1]}): write its body in place of the line that raises "
-                "NotImplementedError, run the cell, save with Ctrl+S, then checkpoint"
-            )
+            what = f"{found[1]} is still blank ({TURN}{found[1]})"
+            raise CourseError(f"{cell.where}: {what}: write its body, run the cell, save, then checkpoint")
 
 
 def say_turn(shell, etype, error, traceback, tb_offset=None) -> None:

@@ -13,7 +13,6 @@ from course.paths import CourseError
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 HEADING = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
-CHECKS = re.compile(r'^check\("[^"]+", "([^"]+)"\)', re.MULTILINE)  # of a notebook that is handed out
 DEFINED = re.compile(
     r"^(?:async )?(?:def|class) (?P<name>\w+)(?:\((?P<base>\w+)\):(?:\n.*)*?\n    def (?P<method>\w+))?",
     re.MULTILINE,
@@ -85,8 +84,6 @@ def called(cell) -> str:
     """What a cell defines first, or else the line that it begins with."""
     if cell.cell_type != "code":
         return "the text"
-    if found := CHECKS.search(cell.source):
-        return f"the check of {found[1]}"
     if found := DEFINED.search(cell.source):
         name, base, method = found["name"], found["base"], found["method"]
         return f"{name}.{method}" if method and base == name else name
@@ -114,9 +111,7 @@ def exported_cell(head: Head, where: str, default_module: str, id: str = "") -> 
     """Read one cell that carries `#| export`."""
     module = head.module or default_module
     if not module:
-        raise CourseError(
-            f"{where} is exported but no module is named; write `#| default_exp MODULE` in the first code cell"
-        )
+        raise CourseError(f"{where} is exported, but to no module; write `#| default_exp MODULE` above")
     tree = parse(head.source, where)
     for node in tree.body:
         refuse_statement(node, where)
@@ -136,13 +131,11 @@ def functions(tree: ast.Module) -> list[tuple[str, ast.FunctionDef]]:
 
 def blanked(head: Head, tree: ast.Module, where: str) -> dict[str, str]:
     """The functions that `#| blank` means → hint; a name that the cell does not define is refused."""
-    there = dict.fromkeys(name for name, _ in functions(tree))
-    if wrong := [name for name in head.blanks if name not in there and (name or not there)]:
-        raise CourseError(
-            f"{where}: `#| blank` names {wrong[0] or 'all'}, but it defines {', '.join(there) or 'no function'}"
-        )
-    whole = head.blanks.get("")
-    return {name: head.blanks.get(name, whole) for name in there if name in head.blanks or whole is not None}
+    there = dict(functions(tree))
+    if wrong := [name for name in head.blanks if name not in there]:
+        defines = ", ".join(there) or "no function"
+        raise CourseError(f"{where}: `#| blank` names {wrong[0]}, but it defines {defines}")
+    return {name: head.blanks[name] for name in there if name in head.blanks}
 
 
 @cache  # a module's cells are read for each of its modules, and again as the package has them
@@ -151,11 +144,8 @@ def parse(source: str, where: str) -> ast.Module:
         source.encode()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the student has seen them when the cell ran
-            return ast.parse(source)
-    except SyntaxError as error:
-        line = shortened((error.text or "").strip())
-        raise CourseError(f"{where}: {error.msg} in line {error.lineno or 1}: {line}") from None
-    except (ValueError, MemoryError, RecursionError) as error:  # half a character, a bracket too deep
+            return ast.parse(source, "the cell")
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # a bracket too deep, say
         raise CourseError(f"{where} cannot be read as Python: {error}") from None
 
 
@@ -165,17 +155,15 @@ def shortened(text: str) -> str:
 
 def refuse_statement(node: ast.stmt, where: str) -> None:
     """Nothing may be computed or changed when the module is imported, beyond giving names their values."""
-    names = all(
-        isinstance(leaf, ast.Name | ast.Tuple | ast.expr_context)
-        for t in targets(node)
-        for leaf in ast.walk(t)
-    )
+    leaves = [leaf for target in targets(node) for leaf in ast.walk(target)]
+    names = all(isinstance(leaf, ast.Name | ast.Tuple | ast.expr_context) for leaf in leaves)
     everything = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
     definition = Function | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
     if everything or not names or not isinstance(node, definition):
+        line = shortened(ast.unparse(node).split("\n")[0])
         raise CourseError(
-            f"{where}, line {node.lineno}: `{shortened(ast.unparse(node).split(chr(10))[0])}` cannot be exported: an exported "
-            "cell holds definitions, imports of names and assignments to names; move it to a cell without `#| export`"
+            f"{where}, line {node.lineno}: `{line}` cannot be exported: an exported cell holds definitions, imports of names "
+            "and assignments to names; move it to a cell without `#| export`"
         )
 
 

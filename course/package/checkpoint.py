@@ -11,30 +11,24 @@ import sys
 import tempfile
 from pathlib import Path
 
-from course.files import diff, write_atomically
+from course.files import diff, replace_all
 from course.package import passed
 from course.package.as_of import Chapter, current
-from course.package.blame import excerpt, first_line, likely_cell, source_of
 from course.package.blank import refuse_empty
-from course.package.cells import ExportedCell, defined_names
-from course.package.compose import cells_of
+from course.package.cells import ExportedCell, defined_names, exported_cells
+from course.package.export import cell_at
 from course.package.growing import module_parts
 from course.package.last_run import compare_with_run
-from course.package.rooms import make_rooms
-from course.paths import (
-    PACKAGE,
-    ROOT,
-    TESTS,
-    CourseError,
-    module_file,
-    module_path,
-    notebook_path,
-    relative,
-)
+from course.package.remedies import NO_NAME, remedy
+from course.paths import ROOT, TESTS, CourseError, module_file, module_path, notebook_path, relative
 from course.states.state import after_checkpoint
 
 IMPORT_SECONDS = 180  # what takes seconds may take a minute on a machine with other work
 TEST_SECONDS = 1200
+KEPT_LINES = 14  # of pytest's own text
+NOISE = re.compile(
+    r"^E?\s+\+  |most recent call|importlib|package[/\\]trial\.py|^ *\^+$|^ImportError while|^Hint: "
+)
 
 
 class TestsFail(CourseError):
@@ -62,7 +56,7 @@ def checkpoint_chapter(
     tests = sorted(TESTS.rglob(f"test_ch{exports.number}_*.py")) if modules else []
     if modules:
         try_aside(exports, tests)
-        install({module: text for module, text in modules.items() if current(module) != text})
+        replace_all({module_path(module): text.encode() for module, text in modules.items()})
     after_checkpoint(exports.number)
     passed.note(exports.number)
     said = [f"exported {names_of(exports.cells, module)} to {module_file(module)}" for module in modules]
@@ -73,24 +67,6 @@ def checkpoint_chapter(
 def top_level(text: str) -> set[str]:
     """The names that a module defines."""
     return {name for part in module_parts(text) for name in part.names if "." not in name}
-
-
-def install(modules: dict[str, str]) -> None:
-    """Replace all these modules; if one cannot be written, put back those that were."""
-    old = {m: path.read_bytes() if (path := module_path(m, PACKAGE)).exists() else None for m in modules}
-    done: list[str] = []
-    make_rooms(modules, PACKAGE)
-    try:
-        for module, text in modules.items():
-            done.append(module)
-            write_atomically(module_path(module, PACKAGE), text.encode())
-    except BaseException:
-        for module in done:
-            if (before := old[module]) is None:
-                module_path(module, PACKAGE).unlink(missing_ok=True)
-            elif module_path(module, PACKAGE).read_bytes() != before:
-                write_atomically(module_path(module, PACKAGE), before)
-        raise
 
 
 def names_of(cells: list[ExportedCell], module: str) -> str:
@@ -117,8 +93,7 @@ def try_aside(exports: Chapter, tests: list[Path]) -> None:
     text = re.sub(
         r"(?m)(?:^\.\.[/\\].*?|\S*)(tests[/\\](?:\w+[/\\])?test_ch)", lambda m: m[1].replace("\\", "/"), text
     )
-    tested = source_of(report.get("failure", {}).get("test", ""), tests)
-    where = likely_cell(text + said + tested, exports.cells, cells_of(exports.upto, modules), modules)
+    where = likely_cell(text + said + report.get("failure", {}).get("source", ""), exports, modules)
     names = ", ".join(map(module_file, modules))
     error = TestsFail if "failure" in report else CourseError
     raise error(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
@@ -141,11 +116,40 @@ def trial_problem(report: dict, said: str, modules: dict[str, str]) -> tuple[str
         return f"{doing} does not end within {seconds} s", said[said.index("Timeout (") :]
     if not in_tests:
         return "importing it ends Python", said
-    if not report["finished"] or report.get("exit", 0) not in (0, 5):  # 5: all are slow
+    if not report["finished"] or report.get("exit", 5) != (0 if report["ran"] else 5):  # 5: all are slow
         return "its tests do not run to their end", said
-    if report.get("exit") == 0 and not report["ran"]:
-        return "its tests were not run", said
     return None
+
+
+def first_line(failure: dict, modules=()) -> str:
+    """`test_name: the assertion's message`; a name that is missing is told with its remedy."""
+    test, message = failure["test"], failure["message"]
+    if gone := NO_NAME.search(message):
+        name, module = gone.groups()
+        if module in modules:
+            return f"{test} needs {name}, which no cell exports to {module_file(module)}; keep that name"
+        return f"{test}: {remedy(message)}"
+    message = re.sub(r"^(AssertionError|Failed):? ?", "", message).strip().split("\n")[0]
+    return f"{test}: {message or 'fails'}"
+
+
+def excerpt(text: str) -> str:
+    """The end of pytest's text or a traceback, without the values of every subexpression."""
+    lines = [line for line in text.rstrip().split("\n") if not NOISE.search(line)]
+    lines = lines[:KEPT_LINES] if text.startswith("Timeout") else lines[-KEPT_LINES:]
+    return "\n" + "".join(f"\n    {line[:160]}".rstrip() for line in lines) if any(lines) else ""
+
+
+def likely_cell(text: str, exports: Chapter, modules: dict[str, str]) -> str:
+    """The cell to look at first: where the error arose, an earlier chapter's too; else the first that the test's lines name."""
+    cells = [cell for name, nb in exports.upto for cell in exported_cells(nb, name)]
+    for file, row in reversed(re.findall(r"nanogpt[/\\]([\w/\\]+)\.py(?:\", line |:)(\d+)", text)):
+        module = re.sub(r"[/\\]", ".", file)
+        own = [cell for cell in cells if cell.module == module]
+        if module in modules and (where := cell_at(modules[module], int(row), own)) != own[0].notebook:
+            return where
+    named = [c.where for c in exports.cells if any(re.search(rf"\b{name}\b", text) for name in c.names())]
+    return named[0] if named else exports.path.name
 
 
 def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict, str]:

@@ -4,7 +4,7 @@
     #| export                         this cell goes into it; `#| export labs.bert`: into another module of the chapter
     #| doc model: One sentence.       becomes the first line of that module, once, in any code cell
     #| grows train_step               the cell's train_step takes the place of the one that an earlier chapter exported
-    #| blank attend: A hint.          a student writes this function; `#| blank`: all that the cell defines (blank.py)
+    #| blank attend: A hint.          a student writes this function (blank.py)
 
 A module's name has dots where its file has folders: labs.bert is nanogpt/labs/bert.py. The directives are nbdev's, but
 for `doc`, `grows` and `blank`. What looks like one and is not is refused, since leaving a cell out without a word would
@@ -24,12 +24,12 @@ DIRECTIVE = re.compile(
     | default_exp\s+(?P<default>{MODULE})
     | doc\s+(?P<documented>{MODULE}):\s*(?P<sentence>\S.*?)
     | grows\s+(?P<grows>[\w.]+(?:[\s,]+[\w.]+)*)
-    | blank(?:\s+(?P<blanks>[\w.]+(?:\s+[\w.]+)*))?(?:\s*:\s*(?P<hint>\S.*?))?
+    | blank\s+(?P<blank>[\w.]+)(?::\s*(?P<hint>\S.*?))?
     )\s*""",
     re.VERBOSE,
 )
 LOOKS_MEANT = re.compile(r"\s*#+\s*\|\s*(?:exports?|default_exp|docs?|grows?|blanks?)\b", re.IGNORECASE)
-FORMS = "`#| export`, `#| export MODULE`, `#| grows NAME`, `#| default_exp MODULE`, `#| doc MODULE: One sentence.` or `#| blank NAME: A hint.`"
+FORMS = "`#| export`, `#| export MODULE`, `#| grows NAME`, `#| default_exp MODULE`, `#| doc MODULE: One sentence.` or `#| blank NAME: A hint.`, where a MODULE is `data` or `labs.bert`"
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Head:
     default: str = ""  # of `#| default_exp MODULE`
     docs: dict[str, str] = field(default_factory=dict)  # module → sentence
     grows: list[str] = field(default_factory=list)  # the names of all `#| grows NAME`
-    blanks: dict[str, str] = field(default_factory=dict)  # name, "" for all of the cell → hint
+    blanks: dict[str, str] = field(default_factory=dict)  # name → hint
     source: str = ""  # the cell, each directive an empty line, so that line numbers stay
 
 
@@ -67,10 +67,7 @@ def read_head(source: str, where: str) -> Head:
 def read_directive(line: str, head: Head, where: str) -> None:
     found = DIRECTIVE.fullmatch(line)
     if not found:
-        raise CourseError(
-            f"{where}: `{line.strip()}` is no directive; write {FORMS}. A MODULE is `data` or `labs.bert`: small letters, "
-            "digits and _, without nanogpt in front or .py behind"
-        )
+        raise CourseError(f"{where}: `{line.strip()}` is no directive; write {FORMS}")
     word = re.findall(r"\w+", line)[0]
     if word == "export":
         head.exported, head.module = True, found["module"] or ""
@@ -81,4 +78,4 @@ def read_directive(line: str, head: Head, where: str) -> None:
     elif word == "grows":
         head.grows += re.findall(r"[\w.]+", found["grows"])
     else:
-        head.blanks |= dict.fromkeys((found["blanks"] or "").split() or [""], found["hint"] or "")
+        head.blanks[found["blank"]] = found["hint"] or ""

@@ -7,12 +7,12 @@ in the order of the chapters, where later ones grow what is there (growing.py).
 import json
 import re
 import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Container, Iterable
-from functools import cache
 from pathlib import Path
+
+from ruff import find_ruff_bin
 
 from course.package.cells import ExportedCell, exported_cells, heads, imported_names
 from course.package.growing import (
@@ -24,11 +24,6 @@ from course.package.growing import (
     names_used,
 )
 from course.paths import ROOT, CourseError, module_file
-
-
-def export(nb, name: str) -> dict[str, str]:
-    """Module name → module text, for every module that this one notebook exports to."""
-    return export_all([(name, nb)])
 
 
 def export_all(notebooks: Iterable[tuple[str, object]], only: Container[str] | None = None) -> dict[str, str]:
@@ -51,9 +46,8 @@ def draft(module: str, cells: list[ExportedCell], docs: dict[str, str]) -> str:
     top, then what the cells define."""
     own = [cell for cell in cells if cell.module == module]
     if module not in docs:
-        raise CourseError(
-            f"{own[0].notebook}: nothing says what {module_file(module)} is; write `#| doc {module}: One sentence.`"
-        )
+        missing = f"nothing says what {module_file(module)} is; write `#| doc {module}: One sentence.`"
+        raise CourseError(f"{own[0].notebook}: {missing}")
     added = imports_between(module, cells)
     refuse_two_meanings(own, added)
     imports = [cell.source.split("\n")[line] for cell in own for line in sorted(lines_of_imports(cell))]
@@ -67,9 +61,8 @@ def written_by(cells: list[ExportedCell]) -> str:
     """The last lines of a module's docstring: the notebooks that it comes from."""
     first, *later = [f"notebooks/{name}" for name in dict.fromkeys(cell.notebook for cell in cells)]
     grown = f", grown by {', '.join(later[:-1])}{' and ' * (len(later) > 1)}{later[-1]}" if later else ""
-    return textwrap.fill(
-        f"Exported from {first}{grown}.", 110, break_long_words=False, break_on_hyphens=False
-    )
+    said = f"Exported from {first}{grown}."
+    return textwrap.fill(said, 110, break_long_words=False, break_on_hyphens=False)
 
 
 def writers(text: str) -> list[str]:
@@ -89,10 +82,8 @@ def imports_between(module: str, cells: list[ExportedCell]) -> dict[str, str]:
         for cell in beside:
             for name in used.intersection(cell.names()):
                 if found.setdefault(name, cell.module) != cell.module:
-                    raise CourseError(
-                        f"{cell.where}: {name} is in {module_file(found[name])} too, and {module_file(module)} uses it; "
-                        "rename one"
-                    )
+                    also = f"is in {module_file(found[name])} too, and {module_file(module)} uses it"
+                    raise CourseError(f"{cell.where}: {name} {also}; rename one")
     return found
 
 
@@ -117,38 +108,19 @@ def tidy(drafts: dict[str, str], cells: list[ExportedCell]) -> dict[str, str]:
             if finding["code"] != "F401":  # one that it does not dare to drop stays
                 file, row = Path(finding["filename"]), finding["location"]["row"]
                 own = [cell for cell in cells if cell.module == file.stem]
-                raise CourseError(
-                    f"{cell_at(file.read_text(encoding='utf-8'), row, own)}: {finding['message'].lower()}; "
-                    "the module has only what exported cells define or import"
-                )
+                where, what = cell_at(file.read_text(encoding="utf-8"), row, own), finding["message"].lower()
+                raise CourseError(f"{where}: {what}; a module has what exported cells define or import")
         ruff(folder, "format")
         return {module: file.read_text(encoding="utf-8") for module, file in files.items()}
 
 
 def ruff(folder: str, *args: str) -> str:
     """What ruff says of a folder's files, read under the package's own settings."""
-    command = [
-        *ruff_program(),
-        *args,
-        "--quiet",
-        "--no-cache",
-        "--config",
-        str(ROOT / "pyproject.toml"),
-        folder,
-    ]
-    done = subprocess.run(command, capture_output=True, cwd=ROOT)
+    command = [find_ruff_bin(), *args, "--quiet", "--no-cache", "--config", ROOT / "pyproject.toml", folder]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=ROOT)
     if done.returncode:
-        raise CourseError(
-            f"ruff could not read the exported text: {done.stderr.decode(errors='replace').strip()}"
-        )
-    return done.stdout.decode()
-
-
-@cache
-def ruff_program() -> list[str]:
-    """ruff beside this Python, or through it: the same program, a little later."""
-    beside = Path(sys.executable).with_name("ruff.exe" if sys.platform == "win32" else "ruff")
-    return [str(beside)] if beside.exists() else [sys.executable, "-m", "ruff"]
+        raise CourseError(f"ruff could not read the exported text: {done.stderr.strip()}")
+    return done.stdout
 
 
 def cell_at(text: str, row: int, cells: list[ExportedCell]) -> str:

@@ -25,7 +25,7 @@ class Part:
 
     def is_of(self, name: str) -> bool:
         """Whether this is the definition of a name, or a member of the class of that name."""
-        return name in self.names or (self.outer is not None and self.outer.name == name)
+        return name in self.names or bool(self.outer and self.outer.name == name)
 
     def goes_on(self) -> bool:
         """Whether it stands in a `class GPT(GPT):`."""
@@ -46,9 +46,8 @@ def parts_of(cell: ExportedCell, outer: ast.ClassDef | None = None, begin: int =
     over = begin
     for node in body:
         if first_line(node) - 1 < over:
-            raise CourseError(
-                f"{cell.where}: `{lines[first_line(node) - 1].strip()}` holds two statements; give each a line of its own"
-            )
+            line = lines[first_line(node) - 1].strip()
+            raise CourseError(f"{cell.where}: `{line}` holds two statements; give each a line of its own")
         over = last if node is body[-1] else end_of(node, lines)
         if isinstance(node, ast.Import | ast.ImportFrom) and outer is None:
             continue
@@ -58,10 +57,8 @@ def parts_of(cell: ExportedCell, outer: ast.ClassDef | None = None, begin: int =
         if has_members:  # its head ends above the comments of its first member
             end = above(first_line(node.body[0]) - 1, lines)
         if continues_itself(node) and not (has_members and len(node.bases) == 1 and not node.keywords):
-            raise CourseError(
-                f"{cell.where}: {node.name} goes on as `class {node.name}({node.name}):`, which names itself alone and has its "
-                "members below"
-            )
+            goes_on = f"{node.name} goes on as `class {node.name}({node.name}):`"
+            raise CourseError(f"{cell.where}: {goes_on}, which names itself alone and has its members below")
         names = [f"{outer.name}.{name}" for name in defined_names(node)] if outer else defined_names(node)
         if isinstance(node, ast.ClassDef):
             names = names[:1]
@@ -146,9 +143,8 @@ def refuse_second(part: Part, parts: list[Part]) -> None:
             remedy = f"write `#| grows {part.names[0]}` to replace it, or rename it"
             if other.cell.notebook == part.cell.notebook:
                 remedy = "rename or remove one"
-            raise CourseError(
-                f"{part.cell.where}: {part.names[0]} is defined already in {other.cell.where}; {remedy}"
-            )
+            where = f"is defined already in {other.cell.where}"
+            raise CourseError(f"{part.cell.where}: {part.names[0]} {where}; {remedy}")
 
 
 def refuse_continuation(part: Part, parts: list[Part]) -> None:
@@ -161,10 +157,8 @@ def refuse_continuation(part: Part, parts: list[Part]) -> None:
     if (decorators or part.is_field()) and decorators != firsts:
         raise CourseError(f"{where}: {name} goes on with other decorators than it began with; write the same")
     if any(isinstance(leaf, ast.Name) and leaf.id == "super" for leaf in ast.walk(part.node)):
-        raise CourseError(
-            f"{where}: {name} goes on and uses super(), which means another class once the two are one; "
-            "call the base by its name"
-        )
+        means = "which means another class once the two are one; call the base by its name"
+        raise CourseError(f"{where}: {name} goes on and uses super(), {means}")
 
 
 def place_of(part: Part, parts: list[Part]) -> int:
@@ -217,9 +211,7 @@ def in_reading_order(parts: list[Part]) -> str:
     return "\n\n\n".join(blocks[n].text() for n in order)
 
 
-def place(
-    wanted: Iterable[int], uses: list, at_once: list[set[int]], order: list[int], above: set[int]
-) -> None:
+def place(wanted: Iterable[int], uses: list, at_once: list[set], order: list[int], above: set[int]) -> None:
     """Append blocks to `order`, what each uses before it. above: those that wait for these."""
     for n in wanted:
         if n in order or n in above:
@@ -232,9 +224,8 @@ def place(
 def needs_one(n: int, others: set[int], at_once: list[set[int]], seen: set[int]) -> bool:
     """Whether a block, when it is run, needs one of the others to be there."""
     seen.add(n)
-    return bool(at_once[n] & others - {n}) or any(
-        needs_one(k, others, at_once, seen) for k in at_once[n] - seen
-    )
+    left = at_once[n] - seen
+    return bool(at_once[n] & others - {n}) or any(needs_one(k, others, at_once, seen) for k in left)
 
 
 def names_used(block: str) -> set[str]:
@@ -242,22 +233,19 @@ def names_used(block: str) -> set[str]:
     found, tables = set(), [symtable.symtable(block, "", "exec")]
     while tables:
         table = tables.pop()
-        is_module = table.get_type() == "module"
-        found |= {
-            s.get_name() for s in table.get_symbols() if s.is_referenced() and (is_module or s.is_global())
-        }
+        used = [symbol for symbol in table.get_symbols() if symbol.is_referenced()]
+        found |= {symbol.get_name() for symbol in used if table.get_type() == "module" or symbol.is_global()}
         tables += table.get_children()
     return found
 
 
 def needed_at_once(node: ast.AST) -> set[str]:
     """The names that must have a value when a statement is run: not those within a function's body."""
-    parts = list(ast.iter_child_nodes(node))
-    if isinstance(node, Function | ast.Lambda):
-        body = node.body if isinstance(node.body, list) else [node.body]
-        parts = [part for part in parts if part not in body]
-    own = {node.id} if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else set()
-    return own.union(*map(needed_at_once, parts))
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        return {node.id}
+    body = node.body if isinstance(node, Function) else [node.body] if isinstance(node, ast.Lambda) else []
+    parts = [part for part in ast.iter_child_nodes(node) if part not in body]
+    return set().union(*map(needed_at_once, parts))
 
 
 def module_parts(text: str) -> list[Part]:

@@ -5,8 +5,8 @@ import html
 import textwrap
 
 from course.files import read_cells
+from course.package.as_of import all_notebooks, compose, notebooks_upto
 from course.package.cells import claimed_modules, exported_cells
-from course.package.compose import all_notebooks, compose, notebooks_upto
 from course.package.growing import module_parts
 from course.paths import CourseError, number_of, two_digits
 
@@ -39,13 +39,11 @@ def growing_chapter(name: str, chapter: str | None) -> tuple[str, str]:
         for cell in exported_cells(read_cells(path), path.name)
         if name in cell.grows
     }
-    if len(found) != 1:
-        raise CourseError(
-            f"`#| grows {name}` stands in chapters {', '.join(found)}: say which"
-            if found
-            else f"no exported cell says `#| grows {name}`; if yours does, save with Ctrl+S and run this cell again"
-        )
-    return next(iter(found.items()))
+    if not found:
+        raise CourseError(f"no saved cell says `#| grows {name}`; if yours does, save, and run this again")
+    if len(found) > 1:
+        raise CourseError(f"`#| grows {name}` stands in chapters {', '.join(found)}: say which")
+    return found.popitem()
 
 
 def definition(text: str, name: str) -> list[str]:

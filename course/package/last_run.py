@@ -7,6 +7,7 @@ from course.package.directives import read_head
 from course.paths import CourseError
 
 WHERE = "the cell that was run"
+SAVE = "save with Ctrl+S, then run this cell again"
 
 
 def compare_with_run(cells: list[ExportedCell], executed: list[str], by_id: dict[str, str]) -> None:
@@ -24,20 +25,11 @@ def compare_with_run(cells: list[ExportedCell], executed: list[str], by_id: dict
         runs = [last_run.get((cell.module, name), last_run.get(("_", name))) for name in cell.names()]
         if cell.id in by_id:
             runs.append(code(by_id[cell.id]))
-        if None in runs:
-            raise CourseError(
-                f"{cell.where} has not been run: run it and all before it, save with Ctrl+S, then run this cell again"
-            )
         if any(ran != code(cell.source) for ran in runs):
-            raise CourseError(
-                f"{cell.where}: what was run last is not what is saved: run it, save with Ctrl+S, then run this cell again"
-            )
-    unsaved = {name for _, name in last_run} - {name for cell in cells for name in cell.names()}
-    if unsaved:
-        print(
-            f"note: {', '.join(sorted(unsaved))} was run in an exported cell that the saved notebook does not have: if it "
-            "is to be in the module, save with Ctrl+S, then run this cell again"
-        )
+            what = "has not been run" if None in runs else "what was run last is not what is saved"
+            raise CourseError(f"{cell.where}: {what}: run it, {SAVE}")
+    if unsaved := {name for _, name in last_run} - {name for cell in cells for name in cell.names()}:
+        print(f"note: {', '.join(sorted(unsaved))} was run and is not saved: if it is to be exported, {SAVE}")
 
 
 def as_exported(source: str) -> ExportedCell | None:

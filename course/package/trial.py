@@ -7,29 +7,27 @@ course, since `nanogpt` means the trial's copy here.
 """
 
 import faulthandler
-import gc
 import importlib
+import inspect
 import json
 import os
 import sys
 import traceback
+from pathlib import Path
 
-OPTIONS = (
-    "-x -q --tb=short --no-header --color=no -p no:cacheprovider -p no:faulthandler -p no:nbval -p no:anyio"
-)
+OPTIONS = "-x", "-q", "--tb=short", "--no-header", "--color=no", "-m", "not slow"
+WITHOUT = [f"-pno:{plugin}" for plugin in ("cacheprovider", "faulthandler", "nbval", "anyio")]
 
 
 def main(path: str, import_limit: str, test_limit: str, modules: str, *tests: str) -> None:
     report: dict = {"imported": [], "ran": 0, "finished": False}
 
     def write() -> None:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(report, file)
+        Path(path).write_text(json.dumps(report), encoding="utf-8")
 
     write()
     # An editable installation would answer for a module that the trial has not.
     sys.meta_path[:] = [f for f in sys.meta_path if "Editable" not in getattr(f, "__name__", "")]
-    gc.disable()  # what is loaded is no garbage, and to look for some takes a fifth of the time
     # A hanging import or test ends the process after the limit, having said where it hangs.
     log = os.dup(2)  # pytest will capture 2 itself
     faulthandler.dump_traceback_later(float(import_limit), exit=True, file=log)
@@ -44,40 +42,34 @@ def main(path: str, import_limit: str, test_limit: str, modules: str, *tests: st
         write()
     faulthandler.dump_traceback_later(float(test_limit), exit=True, file=log)
     if tests:
-        run_tests(list(tests), report)
+        import pytest
+
+        report["exit"] = int(pytest.main([*OPTIONS, *WITHOUT, *tests], plugins=[Watch(report)]))
     report["finished"] = True
     write()
-    gc.freeze()  # Python looks once more when it ends
 
 
-def run_tests(tests: list[str], report: dict) -> None:
-    import pytest
+class Watch:
+    """Counts the tests, and keeps the first failure."""
 
-    class Watch:
-        """Counts the tests, and keeps the first failure."""
+    def __init__(self, report: dict):
+        self.report, self.source = report, ""
 
-        def pytest_runtest_logstart(self) -> None:
-            report["ran"] += 1
+    def pytest_runtest_protocol(self, item) -> None:
+        self.report["ran"] += 1
+        self.source = inspect.getsource(item.obj)
 
-        def pytest_collection_finish(self) -> None:
-            gc.freeze()
-            gc.enable()
+    def pytest_runtest_logreport(self, report) -> None:
+        if report.failed and "failure" not in self.report:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            # of a test file that cannot be collected, the last line says why
+            said = crash.message if crash else report.longreprtext.strip().split("\n")[-1].removeprefix("E")
+            file, _, name = report.nodeid.rpartition("::")
+            name = name if file else Path(name).name
+            failure = {"test": name, "message": said.strip(), "text": report.longreprtext}
+            self.report["failure"] = failure | {"source": self.source}
 
-        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-            note(report, report.nodeid.split("::")[-1])
-
-        def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-            note(report, report.nodeid.split("/")[-1])
-
-    def note(result, name: str) -> None:
-        if result.failed and "failure" not in report:
-            crash = getattr(result.longrepr, "reprcrash", None)
-            message = (crash.message if crash else result.longreprtext).strip() or "fails"
-            if crash is None:  # a test file that cannot be collected: its last line says why
-                message = message.splitlines()[-1].removeprefix("E").strip()
-            report["failure"] = {"test": name, "message": message, "text": result.longreprtext}
-
-    report["exit"] = int(pytest.main([*OPTIONS.split(), "-m", "not slow", *tests], plugins=[Watch()]))
+    pytest_collectreport = pytest_runtest_logreport
 
 
 if __name__ == "__main__":

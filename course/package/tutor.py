@@ -42,7 +42,7 @@ SHOWN = 12  # numbers of an array, at most
 
 @dataclass
 class Blank:
-    """What is known of one blank: how long it takes, what is tried, and what is said."""
+    """What is known of one blank."""
 
     minutes: int
     hint: str
@@ -88,17 +88,16 @@ def check(chapter: str, name: str, namespace: dict) -> None:
         print(f"{name}: right")
         return
     made = [(say, with_body(cell, name, body, blank, namespace)) for say, body in blank.wrong_bodies()]
-    raise NotRight(
-        "\n".join(filter(None, [f"{name}: {difference(should, got)}", sentence(made, should, got)]))
-    )
+    said = [f"{name}: {difference(should, got)}", sentence(made, should, got)]
+    raise NotRight("\n".join(filter(None, said)))
 
 
 def sentence(made: list[tuple[str, dict]], should: dict, got: dict) -> str:
     """What is said to the wrong body that does the same; else to one that does the same at the first place that differs."""
-    if says := [say for say, found in made if same(found, got)]:
-        return says[0]
-    first = next((what for what in should if what not in got or not same(should[what], got[what])), "")
-    return next((say for say, found in made if first in found and same(found[first], got.get(first))), "")
+    first = differing(should, got)
+    says = [say for say, found in made if same(found, got)]
+    says += [say for say, found in made if first in found and alike(found[first], got.get(first))]
+    return says[0] if says else ""
 
 
 def cell_of(chapter: str, name: str) -> ExportedCell:
@@ -123,14 +122,12 @@ def filled(cell: ExportedCell, name: str, body: str) -> str:
     lines = cell.source.split("\n")
     node = dict(functions(cell.tree))[name]
     begin, end = body_lines(node, lines, f"{cell.where}: {name}")
-    lines[begin:end] = textwrap.indent(
-        textwrap.dedent(body).strip("\n"), " " * node.body[-1].col_offset
-    ).split("\n")
+    lines[begin:end] = [textwrap.indent(textwrap.dedent(body).strip("\n"), " " * node.body[-1].col_offset)]
     return "\n".join(lines)
 
 
 def probed(blank: Blank, namespace: dict) -> dict:
-    """What the probe returns, by what it is, or what it raises. Random numbers are the same each time."""
+    """What the probe returns, by its places, or what it raises. Random numbers are the same each time."""
     import torch
 
     try:
@@ -143,7 +140,8 @@ def probed(blank: Blank, namespace: dict) -> dict:
         ):
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
-            return made["probe"](error_of)
+            found = made["probe"](error_of)
+        return {place: leaf for what, value in found.items() for place, leaf in leaves(value, what).items()}
     except NotImplementedError as error:
         if str(error).startswith(TURN):
             raise
@@ -165,10 +163,11 @@ def error_of(call, names: str = "") -> str:
 
 def raised(error: Exception) -> Raised:
     said = " ".join((str(error).strip() or "without a word").split())[:200]
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    lines = [
+        f.line for f in frames if "site-packages" not in f.filename and f.filename != __file__ and f.line
     ]
-    line = next((frame.line for frame in reversed(frames) if frame.filename != __file__ and frame.line), "")
+    line = lines[0] if lines else ""
     return Raised(f"{type(error).__name__}: {said}", line)
 
 
@@ -179,53 +178,45 @@ def run(text: str, namespace: dict, into: dict | None = None) -> None:
     exec(compile(text, name, "exec"), namespace, into)
 
 
-def same(one, other) -> bool:
-    """Whether two values agree, numbers up to the rounding of float32."""
-    return differing(leaves(one), leaves(other)) is None
+def leaves(value, place: str) -> dict:
+    """What a value is made of, by its place in it, `the first row[0]['loss']`: numbers of any kind as arrays, double precision."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, dict | list | tuple):
+        members = value.items() if isinstance(value, dict) else enumerate(value)
+        found = {f"the length of {place}": np.asarray(len(value))}
+        for key, member in members:
+            found |= leaves(member, f"{place}[{key!r}]")
+        return found
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        value = (value.double() if value.is_floating_point() else value).numpy()
+    return {place: np.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float) else value}
 
 
-def leaves(value, place: str = "") -> dict:
-    """What a value is made of, by its place in it: `[0]['loss']` of a list of dictionaries."""
-    if isinstance(value, dict):
-        members = [(f"[{key!r}]", member) for key, member in value.items()]
-    elif isinstance(value, list | tuple):
-        members = [(f"[{number}]", member) for number, member in enumerate(value)]
-    else:
-        return {place: value}
-    found = {f"the length of {place}".strip(): len(value)}
-    for each, member in members:
-        found |= leaves(member, place + each)
-    return found
+def same(one: dict, other: dict) -> bool:
+    """Whether two probes have found the same, numbers up to the rounding of float32."""
+    return differing(one, other) is None
 
 
 def differing(one: dict, other: dict) -> str | None:
-    """The first place where two values differ, by their leaves."""
+    """The first place where two probes' findings differ."""
     return next((place for place in one | other if not alike(one.get(place), other.get(place))), None)
 
 
 def alike(one, other) -> bool:
     import numpy as np
 
-    a, b = as_array(one), as_array(other)
-    if a is None or b is None:
-        return type(one) is type(other) and bool(one == other)
-    return a.shape == b.shape and bool(np.allclose(a, b, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True))
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and bool(np.all(close(one, other)))
+    return type(one) is type(other) and bool(one == other)
 
 
-def as_array(value):
-    """Numbers of any kind, in double precision; None of anything else."""
+def close(one, other):
     import numpy as np
-    import torch
 
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        value = value.double().numpy() if value.is_floating_point() else value.numpy()
-    return np.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float) else None
-
-
-def by_name(found: dict) -> dict:
-    """The leaves of what a probe returns: `the first row[0]`."""
-    return {f"{what}{place}": leaf for what, value in found.items() for place, leaf in leaves(value).items()}
+    return np.isclose(one, other, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
 
 
 def difference(should: dict, got: dict) -> str:
@@ -233,30 +224,26 @@ def difference(should: dict, got: dict) -> str:
     import numpy as np
 
     if "" in got:
-        at = f" at `{got[''].line}`" if got[""].line else ""
-        return f"it raises {got[''].error}{at}"
-    one, other = by_name(should), by_name(got)
-    what = differing(one, other)
-    one, other = one.get(what), other.get(what)
-    a, b = as_array(one), as_array(other)
-    if a is not None and b is not None:
-        if a.shape != b.shape:
-            return f"{what} should have the shape {a.shape}, and has {b.shape}"
-        if a.size > SHOWN:
-            apart = ~np.isclose(a, b, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
-            at = tuple(int(i) for i in np.argwhere(apart)[0])
-            what, one, other = f"{what}{list(at)}", a[at], b[at]
+        return f"it raises {got[''].error}" + (f" at `{got[''].line}`" if got[""].line else "")
+    what = differing(should, got)
+    one, other = should.get(what), got.get(what)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.shape != other.shape:
+            return f"{what} should have the shape {one.shape}, and has {other.shape}"
+        if one.size > SHOWN:
+            at = tuple(int(i) for i in np.argwhere(~close(one, other))[0])
+            what, one, other = f"{what}{list(at)}", one[at], other[at]
     return f"{what} should be {shown(one)}, and is {shown(other)}"
 
 
 def shown(value) -> str:
     """A value in a few words; long tensors by their shape."""
+    import numpy as np
+
     if isinstance(value, Raised):
         return f"an error ({value.error})"
-    array = as_array(value)
-    if array is not None and array.size > SHOWN:
-        return f"of shape {array.shape}"
-    value = value if array is None else array.tolist()
+    if isinstance(value, np.ndarray | np.generic):
+        return f"of shape {value.shape}" if value.size > SHOWN else shown(value.tolist())
     if isinstance(value, list):
         return f"[{', '.join(map(shown, value))}]"
     text = f"{value:.6g}" if isinstance(value, float) else repr(value)

@@ -16,7 +16,6 @@ from course.exercises.hours import in_hours, minutes_of
 from course.exercises.progress import title_of
 from course.exercises.sets import folders, read
 from course.files import notebook_bytes, write_atomically
-from course.package.rooms import ROOMS
 from course.paths import (
     NOTEBOOKS,
     PACKAGE,
@@ -196,10 +195,10 @@ def module_pages() -> dict[str, str]:
     for name in sorted(set(documented()) - set(core), key=lambda name: (owner(name), name)):
         labs.setdefault(name.rpartition(".")[0], []).append(name)
     text = f"# The package\n\nGPT-2 and its training, in the order in which one reads it.\n{table_of(core)}"
-    text += f"\n## nanogpt.labs\n\n{ROOMS['labs']}\n"
+    text += f"\n## nanogpt.labs\n\n{says('labs.__init__')}\n"
     for topic, inside in labs.items():
         if topic != "labs":
-            text += f"\n### {topic}\n\n{ROOMS.get(topic, '')}\n"
+            text += f"\n### {topic}\n\n{says(f'{topic}.__init__')}\n"
         text += table_of(inside) if inside else ""
     inside = [*core, *chain.from_iterable(labs.values())]
     return pages | {"index": text + toctree("", [f"{name} <{name.replace('.', '/')}>" for name in inside])}
@@ -216,9 +215,13 @@ def table_of(names: list[str]) -> str:
     """A row for each module: its page, the chapter that begins it, and the first line of its docstring."""
     text = "\n| module | chapter | what it holds |\n|---|---|---|\n"
     for name in names:
-        says = module_path(name).read_text(encoding="utf-8").split("\n")[0].strip('"')
-        text += f"| [{name}]({name.replace('.', '/')}.md) | {owner(name)} | {says} |\n"
+        text += f"| [{name}]({name.replace('.', '/')}.md) | {owner(name)} | {says(name)} |\n"
     return text
+
+
+def says(name: str) -> str:
+    """The first line of a module's docstring."""
+    return module_path(name).read_text(encoding="utf-8").split("\n")[0].strip('"')
 
 
 def written_in(name: str) -> str:

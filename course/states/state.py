@@ -4,28 +4,29 @@ Kept in a file that git ignores: the state, and the chapters that have been buil
 """
 
 import json
-
 from course.files import write_atomically
 from course.paths import ROOT
 
 FILE = ROOT / ".course-state.json"
-STATES = ("complete", "started", "blank")
 
 
-def kept() -> dict:
-    """What the file says; {} where there is none, or a damaged one."""
+def kept() -> tuple[str, list[str]]:
+    """The state, and the chapters whose modules are in a growing package, in order. A damaged file counts for nothing."""
     try:
         found = json.loads(FILE.read_text(encoding="utf-8"))
-        if found["state"] in STATES[1:]:
-            return {"state": found["state"], "chapters": list(found["chapters"])}
+        if found["state"] in ("started", "blank"):
+            return found["state"], sorted(found["chapters"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    return {}
+    return "complete", []
 
 
 def state() -> str:
-    """ "complete", "started" or "blank"."""
-    return kept().get("state", "complete")
+    return kept()[0]
+
+
+def built() -> list[str]:
+    return kept()[1]
 
 
 def grows() -> bool:
@@ -33,9 +34,9 @@ def grows() -> bool:
     return state() != "complete"
 
 
-def built() -> list[str]:
-    """The chapters whose modules are in a growing package, in order."""
-    return sorted(kept().get("chapters", []))
+def is_there(chapter: str) -> bool:
+    """Whether a chapter's modules belong into the package as it stands: all in a complete one, else those that are built."""
+    return not grows() or chapter in built()
 
 
 def file_text(state: str, chapters: list[str]) -> bytes:
@@ -53,3 +54,10 @@ def in_words(there: list[str]) -> str:
     if len(there) < 2:
         return f"chapter {there[0]} is in it" if there else "no chapter is in it yet"
     return f"{len(there)} chapters, {there[0]} to {there[-1]}, are in it"
+
+
+def described() -> str:
+    """The state in a few words: `started; chapter 04 is in it`."""
+    if not grows():
+        return "complete"
+    return f"started{', notebooks with blanks' if state() == 'blank' else ''}; {in_words(built())}"

@@ -16,7 +16,7 @@ import pytest
 from browser import chromium, needs_chromium, opened, shot
 
 from course.machine.lab import running
-from course.package.compose import compose, notebooks_upto
+from course.package.as_of import compose, notebooks_upto
 from course.paths import ROOT
 from course.testing.law import files
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course import notebook
-from course.package import as_of, checkpoint, compose, remedies
-from course.package.as_of import Chapter
+from course.files import replace_all
+from course.package import as_of, remedies
+from course.package.as_of import Chapter, compose, notebooks_upto
 from course.package.grown import as_html, difference
-from course.package.rooms import ROOMS
 from course.paths import PACKAGE, CourseError, module_path, modules
 
 KINDS = ["new function", "new class", "more methods", "grow function", "grow method", "grow class"]
@@ -79,10 +79,7 @@ def written(chapters: list[list[str]]):
         (root / "nanogpt").mkdir()
         for number, cells in enumerate(chapters):
             write(root / f"notebooks/{number:02}_x.ipynb", cells)
-        with contextlib.ExitStack() as stack:
-            for module, what in ((compose, "notebooks"), (as_of, "nanogpt"), (checkpoint, "nanogpt")):
-                name = "NOTEBOOKS" if what == "notebooks" else "PACKAGE"
-                stack.enter_context(patch.object(module, name, root / what))
+        with patch.multiple(as_of, NOTEBOOKS=root / "notebooks", PACKAGE=root / "nanogpt"):
             yield root
 
 
@@ -97,7 +94,8 @@ def package(folder: Path) -> dict[str, str]:
 
 def export(root: Path, number: int) -> None:
     """What a checkpoint writes, without its trial."""
-    checkpoint.install(Chapter(root / f"notebooks/{number:02}_x.ipynb").in_package())
+    made = Chapter(root / f"notebooks/{number:02}_x.ipynb").in_package()
+    replace_all({module_path(module, root / "nanogpt"): text.encode() for module, text in made.items()})
 
 
 @settings(max_examples=25)
@@ -111,7 +109,7 @@ def test_in_any_order_the_chapters_give_the_same_package(plan, data):
         again = data.draw(st.lists(st.sampled_from(order), max_size=2))
         for number in [*order, *again]:
             export(root, number)
-        assert package(root / "nanogpt") == compose.compose(compose.notebooks_upto(f"{last:02}"))
+        assert package(root / "nanogpt") == compose(notebooks_upto(f"{last:02}"))
 
 
 @settings(max_examples=15)
@@ -123,9 +121,7 @@ def test_a_chapter_is_tested_in_the_package_as_of_that_chapter(plan):
             export(root, number)
         for number in range(len(chapters)):
             Chapter(root / f"notebooks/{number:02}_x.ipynb").lay_out(root / f"trial{number}")
-            assert package(root / f"trial{number}/nanogpt") == compose.compose(
-                compose.notebooks_upto(f"{number:02}")
-            )
+            assert package(root / f"trial{number}/nanogpt") == compose(notebooks_upto(f"{number:02}"))
 
 
 GROWING = [
@@ -176,7 +172,7 @@ def test_which_chapter_grows_a_name_is_found_or_asked():
         )
         with pytest.raises(CourseError, match=r"`#\| grows step` stands in chapters 01, 03: say which"):
             difference("step")
-        with pytest.raises(CourseError, match=r"no exported cell says `#\| grows step`; if yours"):
+        with pytest.raises(CourseError, match=r"no saved cell says `#\| grows step`"):
             difference("step", "02")
 
 
@@ -194,9 +190,10 @@ def test_a_missing_module_is_told_with_the_chapter_that_makes_it(error, said):
     assert said in remedies.remedy(error) and bool(said) == bool(remedies.remedy(error))
 
 
-def test_the_rooms_have_a_line_each():
-    folders = {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE}
-    assert {path.relative_to(PACKAGE).as_posix().replace("/", ".") for path in folders} == set(ROOMS)
+def test_each_folder_of_the_package_says_in_one_line_what_it_holds():
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE}:
+        text = (folder / "__init__.py").read_text(encoding="utf-8")
+        assert text.startswith('"""') and text.count("\n") == 1, folder
 
 
 @pytest.fixture

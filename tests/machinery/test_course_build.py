@@ -200,9 +200,7 @@ def test_update_goes_forward_and_keeps_what_both_changed(house, tmp_path, monkey
         monkeypatch.setenv(f"GIT_{name}_NAME", "a")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@b")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(house.path.parent))
-    assert "is no git clone, so nothing can be fetched into it: git clone the course" in house.course(
-        "update", code=2
-    )
+    assert "is no git clone" in house.course("update", code=2)
     monkeypatch.delenv("GIT_CEILING_DIRECTORIES")
     subprocess.run(
         ["git", "init", "-q", house.path.parent], check=True

@@ -4,27 +4,29 @@ import nbformat
 import pytest
 
 from course.package.cells import exported_cells
-from course.package.export import cell_at, export
+from course.package.export import cell_at, export_all
 from course.paths import CourseError
 
 DEFAULT = "#| default_exp a\n#| doc a: What a is."
+BOX = '#| export\nclass Box:\n    """One."""\n\n    def put(self):\n        return 1'
 
 
 def notebook(*sources: str) -> nbformat.NotebookNode:
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
 
 
+def export(*sources: str) -> dict[str, str]:
+    return export_all([("x.ipynb", notebook(*sources))])
+
+
 def text_of(*sources: str) -> str:
     """The text of module a; the first of `sources` is cell 2."""
-    return export(notebook(DEFAULT, *sources), "x.ipynb")["a"]
+    return export(DEFAULT, *sources)["a"]
 
 
-BOX = '#| export\nclass Box:\n    """One."""\n\n    def put(self):\n        return 1'
-
-
-def refused(*sources: str) -> str:
+def refused(*sources: str, default: str = DEFAULT) -> str:
     with pytest.raises(CourseError) as error:
-        text_of(*sources)
+        export(default, *sources)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -36,34 +38,27 @@ def test_a_class_built_over_several_cells_is_one_class_in_the_module():
         "#| export\nclass Lid(Box):\n    pass\nclass Box(Box):\n    def three(self):\n        return 3\nLAST = 1",
     ]
     text = text_of(*sources)
-    assert text.count("class Box") == 1 and text.index("Two comes next") < text.index("three") < text.index(
-        "class Lid(Box)"
-    )
+    kept = [text.index(line) for line in ("Two comes next", "three", "class Lid(Box)")]
+    assert text.count("class Box") == 1 and kept == sorted(kept)
     space: dict = {}
     exec(text, space)
     assert space["Box"]().put() == 1 and space["Box"]().three() == 3 and space["Lid"]().two > 2.7
-    where = cell_at(
-        text,
-        text.splitlines().index("        return 3") + 1,
-        exported_cells(notebook(DEFAULT, *sources), "x.ipynb"),
-    )
+    row = text.splitlines().index("        return 3") + 1
+    where = cell_at(text, row, exported_cells(notebook(DEFAULT, *sources), "x.ipynb"))
     assert where == "x.ipynb, Lid", "a failing method is blamed on its own cell"
     assert "Box.two is defined already in x.ipynb, Box" in refused(*sources, sources[1])
     assert "x.ipynb, Box.two: Box continues a class that no earlier" in refused(sources[1])
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["class Box(Box): y = 2", "class Box(Box, Mixin):\n    y = 2", "class Box(Box, metaclass=M):\n    y = 2"],
+    "line", ["(Box): y = 2", "(Box, Mixin):\n    y = 2", "(Box, metaclass=M):\n    y = 2"]
 )
 def test_nothing_of_a_continuation_is_left_out_without_a_word(line):
-    assert "x.ipynb, Box: Box goes on as `class Box(Box):`" in refused(BOX, f"#| export\n{line}")
+    assert "x.ipynb, Box: Box goes on as `class Box(Box):`" in refused(BOX, f"#| export\nclass Box{line}")
 
 
 def test_a_continuation_needs_a_class_and_may_add_methods_to_a_dataclass():
-    assert "continues a class that no" in refused(
-        "#| export\ndef B(): pass", "#| export\nclass B(B):\n    y = 1"
-    )
+    assert "continues a class" in refused("#| export\ndef B(): pass", "#| export\nclass B(B):\n    y = 1")
     data = "#| export\nfrom dataclasses import dataclass\n@dataclass\nclass D:\n    x: int"
     more = "#| export\nclass D(D):\n    def double(self):\n        return 2 * self.x"
     assert "def double" in text_of(data, more)
@@ -80,21 +75,11 @@ def test_what_looks_like_a_directive_and_is_none_is_refused(directive):
     assert "x.ipynb, `X = 1`: `#" in refused(f"{directive}\nX = 1")
 
 
-def test_a_module_in_a_folder_is_imported_and_told_by_its_path():
-    docs = "#| doc gpt.one: One.\n#| doc gpt.two: Two."
-    double = "#| export gpt.one\ndef double(x):\n    return 2 * x"
-    use = "#| export gpt.two\ndef fourfold(x):\n    return double(double(x))"
-    modules = export(notebook(docs, double, use), "x.ipynb")
-    assert "from nanogpt.gpt.one import double\n" in modules["gpt.two"]
-    with pytest.raises(
-        CourseError, match=r"nothing says what nanogpt/gpt/two\.py is; write `#\| doc gpt\.two: "
-    ):
-        export(notebook("#| doc gpt.one: One.", double, use), "x.ipynb")
-
-
-def test_a_directive_stands_at_the_head_of_its_cell():
-    for late in ("X = 1\n#| export\nY = 2", "%%time\n#| export\nY = 2", "def f():\n    #| export\n    pass"):
-        assert "`#| export` stands inside the cell" in refused(late)
+@pytest.mark.parametrize(
+    "cell", ["X = 1\n#| export\nY = 2", "%%time\n#| export\nY = 2", "def f():\n    #| export\n    pass"]
+)
+def test_a_directive_stands_at_the_head_of_its_cell(cell):
+    assert "`#| export` stands inside the cell" in refused(cell)
 
 
 def test_a_note_that_only_begins_with_a_bar_is_a_comment():
@@ -110,15 +95,13 @@ def test_every_newline_is_a_newline(newline):
 
 
 def test_a_line_separator_in_a_string_is_no_line():
-    assert 'X = "\u2028\x0c"' in text_of('#| export\nX = "\u2028\x0c"\nimport os\nY = os').replace(
-        "\\x0c", "\x0c"
-    )
+    text = text_of('#| export\nX = "\u2028\x0c"\nimport os\nY = os')
+    assert 'X = "\u2028\x0c"' in text.replace("\\x0c", "\x0c")
 
 
-def test_a_name_is_imported_from_one_place():
-    assert "sqrt is cmath.sqrt here and math.sqrt in x.ipynb, " in refused(
-        "#| export\nfrom math import sqrt\nX = sqrt(4)", "#| export\nfrom cmath import sqrt\nY = sqrt(4)"
-    )
+def test_a_name_is_imported_from_one_place_and_a_line_holds_one_statement():
+    two = "#| export\nfrom math import sqrt\nX = sqrt(4)", "#| export\nfrom cmath import sqrt\nY = sqrt(4)"
+    assert "sqrt is cmath.sqrt here and math.sqrt in x.ipynb, " in refused(*two)
     same = text_of("#| export\nimport os, os.path\nX = os", "#| export\nimport os\nY = os.path")
     assert same.count("import os\n") == 1
     assert "`import os; X = os` holds two statements" in refused("#| export\nimport os; X = os")
@@ -135,9 +118,8 @@ def test_only_definitions_imports_and_assignments_are_exported(statement):
 
 
 def test_a_property_and_its_setter_share_a_name():
-    text = text_of(
-        "#| export\nclass A:\n    @property\n    def y(self):\n        return 1\n\n    @y.setter\n    def y(self, v):\n        pass"
-    )
+    setter = "@y.setter\n    def y(self, v):\n        pass"
+    text = text_of(f"#| export\nclass A:\n    @property\n    def y(self):\n        return 1\n\n    {setter}")
     assert text.count("def y(") == 2
     assert "defined already" in refused("#| export\ndef f(): pass\ndef f(): pass")
 
@@ -150,33 +132,31 @@ def test_no_text_is_a_traceback(source):
 
 
 def test_a_module_says_what_it_is_once():
-    assert export(notebook("#| default_exp a"), "x.ipynb") == {}
-    with pytest.raises(CourseError, match=r"nothing says what nanogpt/a\.py is"):
-        export(notebook("#| default_exp a\n#| export\nX = 1"), "x.ipynb")
+    assert export("#| default_exp a") == {}
+    assert "nothing says what nanogpt/a.py is" in refused("#| export\nX = 1", default="#| default_exp a")
     odd = '#| doc b: Paths \\x, \\N, a ""\ud800"" and """three""" quotes".'
-    said = export(notebook(odd, "#| export b\nX = 1"), "x.ipynb")["b"]
+    said = export(odd, "#| export b\nX = 1")["b"]
     assert compile(said, "b", "exec") and "\\\\x" in said
-    with pytest.raises(CourseError, match="keep one"):
-        export(notebook("#| default_exp a", "#| default_exp b"), "x.ipynb")
-    with pytest.raises(CourseError, match="no module is named"):
-        export(notebook("#| export\nX = 1"), "x.ipynb")
+    assert "keep one" in refused("#| default_exp b")
+    assert "to no module" in refused("#| export\nX = 1", default="")
 
 
 def test_modules_of_one_chapter_import_from_each_other():
     """In the notebook the name is there already; an import in the cell would put the package's old one in its place."""
-    docs = "#| doc one: One.\n#| doc two: Two.\n#| doc three: Three."
+    docs = "#| doc one: One.\n#| doc gpt.two: Two.\n#| doc three: Three."
     double = "#| export one\ndef double(x):\n    return 2 * x\ndef half(x): return x / 2"
-    use = "#| export two\ndef fourfold(x):\n    half = 1\n    return double(double(x)) + half"
+    use = "#| export gpt.two\ndef fourfold(x):\n    half = 1\n    return double(double(x)) + half"
     own = "#| export three\ndef double(x):\n    return x + x\ndef eightfold(x): return double(x) * 4"
-    modules = export(notebook(docs, double, use, "#| export three\nX = 1"), "x.ipynb")
-    assert (
-        modules["two"].count("from nanogpt.one import double\n") == 1
-        and "half\n" not in modules["two"].split("def")[0]
-    )
+    modules = export(docs, double, use, "#| export three\nX = 1")
+    assert modules["gpt.two"].count("from nanogpt.one import double\n") == 1
+    assert "half\n" not in modules["gpt.two"].split("def")[0]
     assert "import" not in modules["one"] + modules["three"]
-    with pytest.raises(CourseError, match=r"double is in nanogpt/one.py too, and nanogpt/two.py uses it"):
-        export(notebook(docs, double, use, own), "x.ipynb")
-    assert "import" not in export(notebook(docs, double, own, "#| export two\nX = 1"), "x.ipynb")["three"]
+    said = refused(double, use, own, default=docs)
+    assert "double is in nanogpt/one.py too, and nanogpt/gpt/two.py uses it" in said
+    assert "import" not in export(docs, double, own, "#| export gpt.two\nX = 1")["three"]
+    assert "what nanogpt/gpt/two.py is; write `#| doc gpt.two: " in refused(
+        double, use, default="#| doc one: 1."
+    )
 
 
 def test_imports_sort_the_same_whether_or_not_the_module_exists():

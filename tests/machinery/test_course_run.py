@@ -13,7 +13,7 @@ from course import cli
 from course.machine import lab
 from course.machine.lab import running
 from course.machine.lab_server import hide_outcomes
-from course.notebooks import run, summary
+from course.notebooks import run
 from course.paths import ROOT, CourseError, plainly
 
 
@@ -36,9 +36,10 @@ def test_run_names_the_failing_cell_and_leaves_the_rest_whole(house):
     assert (runs / "04_tiny.ipynb").exists() and not (runs / "05_bad.ipynb").exists()
     assert before == {p.name: p.read_bytes() for p in house.path.glob("notebooks/*.ipynb")}
     assert "def area" in house.module.read_text(), "chapter 04 was checkpointed"
-    (runs / "times.json").write_text("damaged")
-    assert "1 chapter in" in house.course("run", "6")
-    assert json.loads((runs / "times.json").read_text())["seconds"]["06"] > 0
+    times = house.path / "data/measurements/chapter-times.json"
+    assert "1 chapter in" in house.course("run", "6") and not times.exists()
+    house.course("run", "6", "--record")
+    assert json.loads(times.read_text())["seconds"]["06"] > 0
 
 
 def test_a_full_disk_is_not_the_notebooks_fault(house):
@@ -176,14 +177,5 @@ def test_tests_without_nbval_say_what_to_install(monkeypatch, capsys):
     assert "JupyterLab is not installed" in capsys.readouterr().err
 
 
-def test_a_summary_never_ends_in_a_traceback(monkeypatch, tmp_path):
-    monkeypatch.setattr(summary, "BUILT", tmp_path)
-    assert "Your model" not in "".join(summary.summary(["04"], {"04": 1.0})), "nothing yet"
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/train.json").write_text('{"val_loss": 0.6, "floor": 0.5}')
-    (tmp_path / "model/config.json").write_text("{}")
-    said = "\n".join(summary.summary(["04"], {"04": 1.0}))
-    assert "cannot write" in said and f'--prompt "{summary.PROMPT}"' in said
-    assert f'--prompt "{summary.PROMPT}" --temperature {summary.TEMPERATURE}\n' in (
-        ROOT / "README.md"
-    ).read_text("utf-8")
+def test_readme_and_the_end_of_a_run_say_the_same_command():
+    assert f"{run.SAMPLE}\n" in (ROOT / "README.md").read_text("utf-8")

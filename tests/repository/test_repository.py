@@ -16,8 +16,8 @@ from packaging.version import Version
 
 from course.notebooks.address import PLACEHOLDER
 from course.notebooks.build import check
+from course.package.as_of import compose
 from course.package.checkpoint import check_chapter
-from course.package.compose import compose
 from course.paths import NOTEBOOKS, ROOT, TIMES, chapters, module_path, modules, number_of, numbered
 
 NOTEBOOK_FILES = numbered(NOTEBOOKS, ".ipynb")

@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from course.package.export import ruff_program
+from ruff import find_ruff_bin
+
 from course.paths import ROOT
 
 # Modules that Windows does not have
@@ -69,7 +70,7 @@ def test_text_is_read_and_written_as_utf8():
         "--exit-zero",
     ]
     done = subprocess.run(
-        [*ruff_program(), *rule, "course", "nanogpt"], cwd=ROOT, capture_output=True, check=True
+        [find_ruff_bin(), *rule, "course", "nanogpt"], cwd=ROOT, capture_output=True, check=True
     )
     found = {Path(finding["filename"]).relative_to(ROOT).as_posix() for finding in json.loads(done.stdout)}
     assert {path for path in found if not path.startswith("course/grade/")} <= LINUX_FILES
