@@ -1,15 +1,15 @@
-"""`course exercises release --all --public FOLDER`: the repository that a class gets, without solutions and hidden checks.
+"""`course exercises release --public FOLDER`: the repository that a class gets, without solutions and hidden checks.
 
 It is this one's tracked files, as they are here, without git's history: every commit has the solutions.
 """
 
 import shutil
-import subprocess
 from pathlib import Path
 
 from course.exercises.release import release
 from course.exercises.sets import ExerciseSet
 from course.files import write_atomically
+from course.git import git, is_clone
 from course.paths import ROOT, CourseError
 
 KEPT_BACK = (  # how the names of the sets begin, and of the tests and programs that read them
@@ -34,15 +34,14 @@ score also counts checks that are not here.
 def release_public(sets: list[ExerciseSet], folder: Path) -> list[str]:
     """Write the students' repository; what was written, in a line each."""
     folder = folder.resolve()
-    if folder == ROOT or folder in ROOT.parents or folder.is_relative_to(ROOT):
-        raise CourseError(
-            f"--public {folder} is this repository, or in it or above it; name a folder beside it"
-        )
+    if folder in ROOT.parents or folder.is_relative_to(ROOT):
+        raise CourseError(f"--public {folder} is this repository, in it or above it; name one beside it")
     if folder.exists() and any(folder.iterdir()) and not (folder / "course" / "__main__.py").is_file():
-        raise CourseError(
-            f"--public {folder} holds other files; name a new folder, or one that this command made"
-        )
-    names = [name for name in tracked() if name == GIVEN or not name.startswith(KEPT_BACK)]
+        raise CourseError(f"--public {folder} holds other files; name a new one, or one that this has made")
+    if not is_clone():
+        raise CourseError("--public copies the files that git knows, and this folder is no clone")
+    tracked = [name for name in git("ls-files", "-z").split("\0") if (ROOT / name).is_file()]
+    names = [name for name in tracked if name == GIVEN or not name.startswith(KEPT_BACK)]
     for name in names:
         to = folder / name
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -56,14 +55,3 @@ def release_public(sets: list[ExerciseSet], folder: Path) -> list[str]:
         f"{folder}: {len(names)} files of the course, {len(sets)} sets in released/, no solutions, no hidden checks",
         "make it a repository of its own (git init) and publish that; a fork or a clone of this one has the solutions in its history",
     ]
-
-
-def tracked() -> list[str]:
-    words = ["git", "-C", str(ROOT), "ls-files", "-z"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    names = [name for name in done.stdout.split("\0") if name and (ROOT / name).exists()]
-    if done.returncode or not names:
-        raise CourseError(
-            "--public copies the files that git knows, and this folder is no clone of a repository"
-        )
-    return names

@@ -1,39 +1,32 @@
-"""`course exercises release 04`: an exercise set as students get it, made by nbgrader's own generator.
-
-Source (with solutions) and release are in nbgrader's format, so that `nbgrader validate`, its gradebook and formgrader
-work on them. What is handed out lies in released/NN_name/: the notebook, and AGENTS.md for coding assistants.
+"""`course exercises release 04`: an exercise set as students get it, in released/NN_name/: the notebook, and AGENTS.md for
+coding assistants. Its cells are marked as nbgrader marks them, so that its tools work on them.
 """
 
 import contextlib
-import io
-import logging
-import os
 import re
-import sys
-import tempfile
+from collections import Counter
 from pathlib import Path
 
 import nbformat
 
+from course.exercises.cells import checksum
 from course.exercises.checks import CheckOfCheck
-from course.exercises.sets import BEGIN, END, RELEASED, SOLUTION, Cell, ExerciseSet, stub
+from course.exercises.sets import (
+    BEGIN,
+    END,
+    PAPERS,
+    RELEASED,
+    SOLUTION,
+    Cell,
+    ExerciseSet,
+    folders,
+    load,
+    paper,
+    stub,
+)
 from course.files import keep, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.source import METADATA, cell_lines
 from course.paths import CourseError, relative
-
-ANSWER = "*Your answer here.*"
-CONFIG = """\
-# Made by `course exercises release --nbgrader`. Run nbgrader's commands, and JupyterLab for formgrader, in this folder.
-from nbgrader.preprocessors import CheckCellMetadata, LimitOutput, SaveAutoGrades
-
-c = get_config()
-c.CourseDirectory.course_id = "gpt2"
-c.CourseDirectory.root = {root!r}
-# `nbgrader autograde` brings submissions into the gradebook, for formgrader, and runs nothing of them: its own list begins
-# with Execute. The points that it gives to checks mean nothing; those come from `course grade run`.
-c.Autograde.autograde_preprocessors = [LimitOutput, SaveAutoGrades, CheckCellMetadata]
-"""
-
 
 COUNTED = """
 
@@ -42,153 +35,113 @@ helper must be in the task's cell, since cells that you add are not seen. Lines 
 `display` shows nothing."""
 
 
-def source_notebook(made: ExerciseSet) -> nbformat.NotebookNode:
-    """The set in nbgrader's source format, solutions included. A cell's id is its grade_id."""
-    nb = nbformat.v4.new_notebook(metadata=METADATA | {"exercise": made.name})
-    nb.nbformat_minor = 5
-    counts = {"given": 0, "text": 0, "show": 0}
+def call_release(
+    chapters: list[str], to: Path | None, chapter: str | None, blank: bool, public: Path | None
+) -> list[str]:
+    from course.exercises.public import release_public
+    from course.package.solution import release_blank
+
+    if blank != bool(chapter) or (blank and chapters):
+        raise CourseError(
+            "a chapter with blanks is `course exercises release --chapter 04 --blank --to FOLDER`"
+        )
+    if public and to:
+        raise CourseError("--public makes a folder of its own; leave out --to")
+    if blank:
+        return [release_blank(chapter, to)]
+    names = chapters or [folder.name for folder in folders()]
+    if public:
+        return release_public([load(name) for name in names], public)
+    to = to or RELEASED
+    said = []
+    for name in names:
+        said += [release_paper(name, to)] if name in PAPERS else release(load(name), to)
+    return said
+
+
+def release(made: ExerciseSet, to: Path = RELEASED) -> list[str]:
+    """Write what is handed out; say what was written, in a line each. A student's edited notebook is kept in yours/."""
+    nb, folder = released(made), to / made.name
+    if leaks := leaked(made, nb):
+        raise CourseError(f"{made.name} is not released, since it would show {leaks[0]!r}")
+    agents = folder / "AGENTS.md"
+    write_atomically(agents, agents_text(made).encode())
+    return [put(folder / f"{made.name}.ipynb", nb), f"{relative(agents)} written"]
+
+
+def release_paper(name: str, to: Path) -> str:
+    """Write the project or the final without answers; say where."""
+    text = SOLUTION.sub("", paper(name))
+    if BEGIN in text or END in text:
+        raise CourseError(f"{name}.md has a {BEGIN} without an {END}, so it is not handed out")
+    path = to / f"{name}.md"
+    write_atomically(path, re.sub(r"\n{3,}", "\n\n", text).encode())
+    return f"{relative(path)} written"
+
+
+def put(path: Path, nb: nbformat.NotebookNode) -> str:
+    """Write a notebook, unless the one that is there has the same cells; another one is kept, also a damaged one."""
+    with contextlib.suppress(CourseError):
+        if path.exists() and cell_lines(read_notebook(path)) == cell_lines(nb):
+            return f"{relative(path)} is up to date"
+    keep([path], "course exercises release")
+    write_atomically(path, notebook_bytes(nb))
+    return f"{relative(path)} written"
+
+
+def released(made: ExerciseSet) -> nbformat.NotebookNode:
+    """The notebook that is handed out. A cell's id is nbgrader's grade_id."""
+    nb = nbformat.v4.new_notebook(metadata=METADATA | {"exercise": made.name}, nbformat_minor=5)
+    counts = Counter()
     for cell in made.cells:
-        if cell.kind in counts:
-            counts[cell.kind] += 1
-        nb.cells += cells_of(made, cell, f"{cell.kind}-{counts.get(cell.kind, 0)}")
+        counts[cell.kind] += 1
+        nb.cells += cells_of(made, cell, f"{cell.kind}-{counts[cell.kind]}")
     nb.cells[0].source += COUNTED
     return nb
 
 
 def cells_of(made: ExerciseSet, cell: Cell, name: str) -> list:
     """A cell of the set as one of a notebook; a manual question is two, its text and the place for the answer."""
+    points = made.points(cell.task)
     if cell.kind == "text":
         return [markdown(cell.source, name)]
     if cell.kind == "show":
         return [code(cell.source, name)]
     if cell.kind == "given":
-        return [code(cell.source, name, locked=True)]
+        return [marked(code(cell.source, name), locked=True)]
     if cell.kind == "solution":
-        made = code(cell.source, cell.task, solution=True)
-        made.metadata |= {"forbids": list(cell.forbids)} if cell.forbids else {}  # `course check` reads it
-        return [made]
+        mine = marked(code(stub(cell.source), cell.task), solution=True)
+        mine.metadata["nbgrader"]["checksum"] = checksum(mine.source, cell.task)
+        mine.metadata |= {"forbids": list(cell.forbids)} if cell.forbids else {}  # `course check` reads both
+        return [mine]
     if cell.kind == "check":
-        return [
-            code(cell.source, f"{cell.task}-check", grade=True, locked=True, points=made.points(cell.task))
-        ]
-    question, answer = without_answer(cell.source)
+        return [marked(code(cell.source, f"{cell.task}-check"), grade=True, locked=True, points=points)]
+    answer = markdown("*Your answer here.*", cell.task)
     return [
-        markdown(question, f"{cell.task}-question"),
-        markdown(answer, cell.task, grade=True, solution=True, points=made.points(cell.task)),
+        markdown(without_answer(cell.source), f"{cell.task}-question"),
+        marked(answer, grade=True, solution=True, points=points),
     ]
 
 
-def without_answer(text: str) -> tuple[str, str]:
-    """A manual question without its model answer, and the cell for the answer with the model in it."""
-    found = SOLUTION.search(text)
-    question = SOLUTION.sub("", text).strip("\n")
-    return question, f"{ANSWER}\n\n{BEGIN}\n{found['solution'] if found else ''}{END}"
+def without_answer(text: str) -> str:
+    """A manual question without its model answer."""
+    return SOLUTION.sub("", text).strip("\n")
 
 
-def code(source: str, name: str, **marks) -> nbformat.NotebookNode:
-    return marked(nbformat.v4.new_code_cell(source, id=name), name, **marks)
+def code(source: str, name: str) -> nbformat.NotebookNode:
+    return nbformat.v4.new_code_cell(source, id=name)
 
 
-def markdown(source: str, name: str, **marks) -> nbformat.NotebookNode:
-    return marked(nbformat.v4.new_markdown_cell(source, id=name), name, **marks)
+def markdown(source: str, name: str) -> nbformat.NotebookNode:
+    return nbformat.v4.new_markdown_cell(source, id=name)
 
 
-def marked(cell, name: str, grade=False, solution=False, locked=False, points=None):
-    """nbgrader's metadata, on cells that mean something to it."""
-    if grade or solution or locked:
-        cell.metadata["nbgrader"] = {
-            "grade": grade,
-            "grade_id": name,
-            "locked": locked,
-            "schema_version": 3,
-            "solution": solution,
-            "task": False,
-        } | ({"points": points} if points is not None else {})
+def marked(cell, grade=False, solution=False, locked=False, **points):
+    """The cell with nbgrader's metadata; JupyterLab lets nobody delete it, or write into a locked one."""
+    marks = {"grade": grade, "solution": solution, "locked": locked, "task": False} | points
+    marks |= {"grade_id": cell.id, "schema_version": 3, "cell_type": cell.cell_type}
+    cell.metadata |= {"nbgrader": marks, "deletable": False} | ({"editable": False} if locked else {})
     return cell
-
-
-def generate(made: ExerciseSet, folder: Path, gradebook: bool) -> nbformat.NotebookNode:
-    """Write source/ and release/ of an nbgrader course below `folder`, and its gradebook.db; the released notebook."""
-    try:
-        from nbgrader.converters import GenerateAssignment
-        from nbgrader.coursedir import CourseDirectory
-        from nbgrader.preprocessors import ClearSolutions, SaveCells
-        from traitlets.config import Config
-    except ImportError:
-        raise CourseError("a release needs nbgrader: pip install -c constraints.txt -e '.[dev]'") from None
-
-    class HandOut(ClearSolutions):
-        """Our own stubs: the code behind ### INSTEAD where there is some; the student's name stays as it is."""
-
-        def preprocess_cell(self, cell, resources, cell_index):
-            if cell.cell_type == "code" and cell.metadata.get("nbgrader", {}).get("solution"):
-                cell.source = stub(cell.source)
-            elif BEGIN in cell.source:
-                cell.source = cell.source.partition(BEGIN)[0].strip("\n")
-            return cell, resources
-
-    source = folder / "source" / made.name / f"{made.name}.ipynb"
-    write_atomically(source, notebook_bytes(source_notebook(made)))
-    usual = GenerateAssignment.preprocessors.default()
-    config = Config()
-    config.GenerateAssignment.preprocessors = [
-        HandOut if p is ClearSolutions else p for p in usual if gradebook or p is not SaveCells
-    ]
-    config.GenerateAssignment.no_database = not gradebook
-    coursedir = CourseDirectory(config=config)
-    coursedir.root, coursedir.assignment_id = str(folder.resolve()), made.name
-    converter = GenerateAssignment(coursedir=coursedir, config=config)
-    converter.log, converter.force = logging.getLogger("course.exercises.release"), True
-    said = io.StringIO()
-    converter.log.handlers, converter.log.propagate = [logging.StreamHandler(said)], False
-    try:
-        with tools_on_path():
-            converter.start()
-    except Exception:
-        raise CourseError(f"nbgrader cannot release {made.name}:\n{said.getvalue().strip()}") from None
-    return read_notebook(folder / "release" / made.name / f"{made.name}.ipynb")
-
-
-@contextlib.contextmanager
-def tools_on_path():
-    """nbgrader calls `alembic` by name; it lies beside this Python."""
-    before = os.environ.get("PATH", "")
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
-
-
-def release(made: ExerciseSet, to: Path = RELEASED, course: Path | None = None) -> list[str]:
-    """Write what is handed out; say what was written, in a line each. A student's edited notebook is kept in yours/."""
-    with tempfile.TemporaryDirectory(prefix="release-") as aside:
-        nb = generate(made, course or Path(aside), gradebook=course is not None)
-    if course and not (course / "nbgrader_config.py").exists():
-        write_atomically(course / "nbgrader_config.py", CONFIG.format(root=str(course.resolve())).encode())
-    leaks = leaked(made, nb)
-    if leaks:
-        raise CourseError(f"{made.name} is not released, since it would show {leaks[0]!r}")
-    folder = to / made.name
-    agents = folder / "AGENTS.md"
-    write_atomically(agents, agents_text(made).encode())
-    return [put(folder / f"{made.name}.ipynb", nb), f"{relative(agents)} written"]
-
-
-def put(path: Path, nb: nbformat.NotebookNode) -> str:
-    if path.exists():
-        if is_same(path, nb):
-            return f"{relative(path)} is up to date"
-        keep([path], "course exercises release")
-    write_atomically(path, notebook_bytes(nb))
-    return f"{relative(path)} written"
-
-
-def is_same(path: Path, nb: nbformat.NotebookNode) -> bool:
-    try:
-        return cell_lines(read_notebook(path)) == cell_lines(nb)
-    except CourseError:  # damaged: what there is of it is kept
-        return False
 
 
 def leaked(made: ExerciseSet, nb: nbformat.NotebookNode) -> list[str]:
