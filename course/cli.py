@@ -263,7 +263,7 @@ EXERCISES = {
     ),
     "key": Command(
         "Write a set with its solutions, the points of each check, and what students are told about wrong solutions.",
-        "course.exercises.key:write_keys",
+        "course.exercises.release:write_keys",
         SETS,
         option("--to", metavar="FOLDER", type=Path, help="where they go (default: build/keys/)"),
         example="course exercises key 04",

@@ -7,9 +7,7 @@ import re
 import sys
 import types
 
-# %time runs what follows it; of the magics that stand above a whole cell, these run the cell
-TIMED = re.compile(r"(?m)^(\s*)%time[ \t]+(?=\S)")
-ABOVE = re.compile(r"\A(\s*)%%(time|timeit|capture|prun)\b.*")
+TIMED = re.compile(r"(?m)^(\s*)%time[ \t]+(?=\S)")  # it runs what follows it
 # a line for IPython and not for Python: %matplotlib inline, !pip install x, double?
 LINE = re.compile(r"(?m)^([ \t]*)(?:[%!].*|\?{1,2}[\w.]+[ \t]*|[\w.]+\?{1,2}[ \t]*)$")
 
@@ -18,7 +16,7 @@ def without_magics(source: str) -> str:
     """A cell without the lines that only IPython understands; as it is where it is Python. Lines keep their numbers."""
     if parsed(source):
         return source
-    left = LINE.sub(r"\1pass", TIMED.sub(r"\1", ABOVE.sub(r"\1pass", source)))
+    left = LINE.sub(r"\1pass", TIMED.sub(r"\1", source))
     return left if parsed(left) else source
 
 

@@ -135,6 +135,19 @@ def number_difference(got, expected: float, tolerance: float, where: str) -> str
 
 
 def tensor_difference(got, expected: torch.Tensor, tolerance: float, where: str) -> str:
+    if said := tensor_form(got, expected, where):
+        return said
+    got = torch.as_tensor(got)
+    far = ~torch.isclose(got.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    if not far.any():
+        return ""
+    at = tuple(far.nonzero()[0].tolist())
+    it_is = f"it is {short(got[at].item())}, not {short(expected[at].item())}"
+    return f"{where} differs in {int(far.sum())} of {far.numel()} places; at {at} {it_is}"
+
+
+def tensor_form(got, expected: torch.Tensor, where: str) -> str:
+    """What is wrong with a result before its numbers are looked at."""
     if not isinstance(got, torch.Tensor | np.ndarray):
         return f"{where} is of type {type(got).__name__}, where a tensor is due"
     got = torch.as_tensor(got)
@@ -142,18 +155,7 @@ def tensor_difference(got, expected: torch.Tensor, tolerance: float, where: str)
         return f"{where} is in {got.dtype}, not {expected.dtype}"
     if got.shape != expected.shape:
         return f"{where} has the shape {tuple(got.shape)}, not {tuple(expected.shape)}"
-    if got.is_floating_point() and not torch.equal(got.isfinite(), expected.isfinite()):
-        return f"{where} is not finite at {first(got.isfinite() != expected.isfinite())}"
-    far = ~torch.isclose(got.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
-    if not far.any():
-        return ""
-    at = first(far)
-    it_is = f"it is {short(got[at].item())}, not {short(expected[at].item())}"
-    return f"{where} differs in {int(far.sum())} of {far.numel()} places; at {at} {it_is}"
-
-
-def first(places: torch.Tensor) -> tuple[int, ...]:
-    return tuple(places.nonzero()[0].tolist())
+    return ""
 
 
 def short(value) -> str:

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from course.cli import main
-from course.exercises.key import write_key
 from course.exercises.public import KEPT_BACK
-from course.exercises.release import release_paper
+from course.exercises.release import release_paper, write_key
 from course.exercises.sets import EXERCISES, PAPERS, RELEASED, SOLUTION, folders, paper
 from course.exercises.table import WEEKS
 from course.paths import CourseError, chapters, number_of

@@ -12,7 +12,7 @@ import pytest
 from small_set import small_set
 
 from course.exercises import hours
-from course.exercises.release import agents_text, leaked, release, released, secret_lines
+from course.exercises.release import leaked, release, released, secret_lines
 from course.exercises.sets import SOLUTION, folders, load, read
 from course.exercises.table import TABLE, costs, page, wrong_ones
 from course.paths import CourseError
@@ -62,11 +62,11 @@ def test_nothing_that_decides_a_score_is_handed_out(handed_out, name):
     secrets = stripped(
         *(found["solution"] for cell in made.cells for found in SOLUTION.finditer(cell.source))
     )
-    assert not {line for line in secrets - given if len(line) > 8} & stripped(*sources, agents_text(made))
+    assert not {line for line in secrets - given if len(line) > 8} & stripped(*sources)
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert not [mark for mark in ("BEGIN SOLUTION", "INSTEAD", "END SOLUTION") if mark in text]
     for check in made.checks:
-        told = check.name in text if len(check.name.split()) > 3 else f"Law: {check.name}." in text
+        told = check.name in text and len(check.name.split()) > 3
         assert not check.hidden or not told, f"the hidden check {check.name!r} is handed out"
     for wrong in made.wrong:
         if wrong.code:
@@ -185,16 +185,6 @@ def test_nbgrader_knows_the_release_and_runs_no_submission(small, tmp_path):
     assert ann["score"] == 1.5 and ann["manual"]["04-4"]["comment"] == "which circle, and why?"
     with pytest.raises(CourseError, match=r"there is no .*nowhere\.db"):
         write_marks(folder, small.name, tmp_path / "nowhere.db")
-
-
-def test_agents_md_has_laws_and_hints(small):
-    text = agents_text(small)
-    for check in small.checks:
-        assert (f"- Law: {check.name}." in text) == (not check.hidden)
-    assert all(f"## {task.id} · {task.title}" in text for task in small.tasks.values())
-    assert "- Hint 1: Double the radius. What happens to the area?" in text and "- A person marks" in text
-    source = (small.folder / "exercise.py").read_text(encoding="utf-8")
-    assert text.count("- Hint ") == source.count("<summary>Hint")
 
 
 def test_the_table_of_tasks_is_true():
