@@ -108,11 +108,9 @@ def test_a_wrong_solution_is_caught_and_named(name, i):
     wrong = made.wrong[i]
     solutions = made.solutions | {wrong.task: wrong.solution(made.solutions[wrong.task])}
     mine = [check for check in made.checks if check.task == wrong.task]
-    caught = {
-        student: [check for check in mine if said_of(made, check, solutions, student)]
-        for student in STUDENTS[:2]
-    }
-    assert all(caught.values()), f"{wrong.says}: every check passes it"
+    assert any(said_of(made, check, solutions, "0815") for check in mine), f"{wrong.says}: all checks pass it"
+    caught = [check for check in mine if said_of(made, check, solutions, "ann")]
+    assert caught, f"{wrong.says}: every check passes it"
     said = []
     for check in mine:
         if isinstance(check, CheckOfCheck):
@@ -122,7 +120,7 @@ def test_a_wrong_solution_is_caught_and_named(name, i):
             got = results(check, names_of(made, solutions, "ann"), arguments)
         except Exception:
             return
-        if check in caught["ann"]:
+        if check in caught:
             said.append(misconception(made, check, got, arguments, "ann"))
     named = [check for check in mine if isinstance(check, Check)]
     assert not named or wrong.says in said, f"it is called {said}"
