@@ -103,11 +103,9 @@ def difference(got, expected, tolerance: float = 1e-5, where: str = "the result"
     """ "" if two values are equal up to the tolerance, else the first difference in words. Never raises."""
     if isinstance(expected, torch.Tensor | np.ndarray):
         return tensor_difference(got, torch.as_tensor(expected), tolerance, where)
-    if isinstance(expected, bool) or expected is None or isinstance(expected, str):
-        same = type(got) is type(expected) and got == expected
-        return "" if same else f"{where} is {short(got)}, not {short(expected)}"
-    if isinstance(expected, int | float):
-        return number_difference(got, expected, tolerance, where)
+    if isinstance(expected, bool | int | float | str | None):
+        due = f"{where} is {short(got)}, not {short(expected)}"
+        return "" if is_same(got, expected, tolerance) else due
     if isinstance(expected, dict):
         if not isinstance(got, dict) or set(got) != set(expected):
             return f"{where} is {short(got)}; a dictionary with {', '.join(map(str, expected))} is due"
@@ -122,16 +120,16 @@ def difference(got, expected, tolerance: float = 1e-5, where: str = "the result"
     return next(filter(None, parts), "")
 
 
-def number_difference(got, expected: float, tolerance: float, where: str) -> str:
+def is_same(got, expected, tolerance: float) -> bool:
+    if isinstance(expected, bool | str | None):
+        return type(got) is type(expected) and got == expected
     if isinstance(got, torch.Tensor) and got.numel() == 1 and not got.is_complex():
         got = got.item()
     if isinstance(got, bool) or not isinstance(got, int | float):
-        return f"{where} is of type {type(got).__name__}, where a number is due"
+        return False
     if isinstance(expected, int) and isinstance(got, int):
-        close = got == expected  # a tolerance is for what was rounded; of 98,174,773 it is 981
-    else:
-        close = abs(got) < 1e300 and math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
-    return "" if close else f"{where} is {short(got)}, not {short(expected)}"
+        return got == expected  # a tolerance is for what was rounded; of 98,174,773 it is 981
+    return abs(got) < 1e300 and math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def tensor_difference(got, expected: torch.Tensor, tolerance: float, where: str) -> str:

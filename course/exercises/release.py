@@ -6,6 +6,7 @@ coding assistants. Its cells are marked as nbgrader marks them, so that its tool
 
 import contextlib
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from course.exercises.cells import checksum
 from course.exercises.checks import CheckOfCheck
 from course.exercises.sets import BEGIN, END, RELEASED, SOLUTION, Cell, ExerciseSet, reference, stub
 from course.files import keep, notebook_bytes, read_notebook, write_atomically
+from course.git import git, is_clone
 from course.notebooks.source import METADATA, cell_lines
 from course.paths import ROOT, CourseError, relative
 
@@ -40,12 +42,27 @@ The student who asks you is learning. They are graded on this notebook, and on u
   the example.
 - Do not look for the solutions elsewhere in this repository, or in its history.
 """
+KEPT_BACK = (  # how the names of the sets begin, and of the tests and programs that read them
+    "exercises/",
+    "tests/grading/",
+    "bench/grading",
+    "tests/machinery/test_course_public.py",
+    "tests/machinery/test_course_release.py",
+    "tests/repository/test_exercises.py",
+    "tests/repository/test_first_minutes.py",
+)
+CLASS_README = """\
+# Exercises
+
+Your notebooks are in `released/`, a folder a set; [all tasks](TASKS.md) with their minutes and points. Write your id into
+`STUDENT`, work from top to bottom, save, and run `course check 04`: the visible checks of set 04, on your own machine. Your
+score also counts checks that are not here.
+"""
 
 
 def call_release(
     chapters: list[str], to: Path | None, chapter: str | None, blank: bool, public: Path | None
 ) -> list[str]:
-    from course.exercises.public import release_public
     from course.package.solution import release_blank
 
     if blank != bool(chapter) or (blank and chapters):
@@ -181,6 +198,32 @@ def secret_lines(made: ExerciseSet) -> list[str]:
     return [line for line in lines if len(line) > 8 and line not in open_lines]
 
 
+def release_public(chosen: list[ExerciseSet], folder: Path) -> list[str]:
+    """Write the students' repository: this one's tracked files as they are, and no history, since every commit has the solutions."""
+    folder = folder.resolve()
+    if folder in ROOT.parents or folder.is_relative_to(ROOT):
+        raise CourseError(f"--public {folder} is this repository, in it or above it; name one beside it")
+    if folder.exists() and any(folder.iterdir()) and not (folder / "course" / "__main__.py").is_file():
+        raise CourseError(f"--public {folder} holds other files; name a new one, or one that this has made")
+    if not is_clone():
+        raise CourseError("--public copies the files that git knows, and this folder is no clone")
+    tracked = [name for name in git("ls-files", "-z").split("\0") if (ROOT / name).is_file()]
+    names = [name for name in tracked if name == "exercises/TASKS.md" or not name.startswith(KEPT_BACK)]
+    for name in names:
+        to = folder / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, to, follow_symlinks=False)
+    write_atomically(folder / "exercises" / "README.md", CLASS_README.encode())
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8")
+    write_atomically(folder / ".gitignore", ignored.replace("/released/\n", "").encode())
+    for made in chosen:
+        release(made, folder / "released")
+    return [
+        f"{folder}: {len(names)} files of the course, {len(chosen)} sets in released/, no solutions, no hidden checks",
+        "make it a repository of its own (git init) and publish that; a fork or a clone of this one has the solutions in its history",
+    ]
+
+
 def write_keys(chapters: list[str], to: Path | None) -> list[str]:
     return [write_key(name, to or ROOT / "build" / "keys") for name in named(chapters)]
 
@@ -213,11 +256,12 @@ def answered(text: str) -> str:
 
 
 def graded(made: ExerciseSet, task: str) -> str:
-    lines = [f"**Key to {task}, {made.points(task):g} points**\n", made.rubric.get(task, "")]
+    lines = [f"**Key to {task}, {made.points(task):g} points**", "", made.rubric.get(task, "")]
     for check in (check for check in made.checks if check.task == task):
         lines.append(f"- {check.points:g}: {check.name}{' (hidden)' if check.hidden else ''}")
         if isinstance(check, CheckOfCheck):
             lines += [f"  - to be refused: {name}" for name in check.wrong]
     lines += [f"- forbidden: {what}" for what in made.forbids.get(task, ())]
-    lines += [f"- told of a wrong solution: {wrong.says}" for wrong in made.wrong if wrong.task == task]
+    if told := [f"- {wrong.says}" for wrong in made.wrong if wrong.task == task]:
+        lines += ["", "What students are told about wrong solutions:", "", *told]
     return "\n".join(lines)

@@ -2,9 +2,8 @@
 
     python try_tasks.py SECONDS < CELLS.json
 
-CELLS.json: [[grade_id, source, what its task forbids], ...]. After each cell what is wrong with it goes to the standard output's
-old place, as a line of JSON; what the cells print goes nowhere. A cell that takes more than SECONDS ends this process, and the
-last line begins with "Timeout".
+CELLS.json: [[grade_id, source, what its task forbids], ...]. What is wrong with each is a line of JSON in the output; what the
+cells print goes nowhere. A cell that takes more than SECONDS ends this process, and Python says "Timeout" in the output.
 """
 
 import faulthandler

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from course.cli import main
-from course.exercises.public import KEPT_BACK
-from course.exercises.release import release_paper, write_key
+from course.exercises.release import KEPT_BACK, release_paper, write_key
 from course.exercises.sets import EXERCISES, PAPERS, RELEASED, SOLUTION, folders, paper
 from course.exercises.table import WEEKS
 from course.paths import CourseError, chapters, number_of

@@ -10,8 +10,7 @@ import pytest
 
 from course.cli import main
 from course.exercises.checks import CheckOfCheck
-from course.exercises.public import release_public
-from course.exercises.release import key, write_key
+from course.exercises.release import key, release_public, write_key
 from course.exercises.sets import BEGIN, RELEASED, WITHOUT, folders, load, read
 from course.exercises.table import TABLE
 from course.paths import ROOT, CourseError
