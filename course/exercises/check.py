@@ -121,7 +121,7 @@ def outcomes(
 
 def run(cells: list[Released], seconds: float, folder: Path) -> dict[str, str]:
     """ "" for each cell that ran to its end, else what is wrong. A cell that hangs or ends Python is left out, and all begins anew."""
-    words = [sys.executable, str(Path(__file__).with_name("try_tasks.py")), str(seconds)]
+    command = [sys.executable, str(Path(__file__).with_name("try_tasks.py")), str(seconds)]
     env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     forbids = {cell.name: cell.forbids for cell in cells}
     ended = {}
@@ -129,15 +129,15 @@ def run(cells: list[Released], seconds: float, folder: Path) -> dict[str, str]:
         left = [cell for cell in cells if cell.name not in ended]
         rows = [[c.name, c.source, forbids.get(c.name.removesuffix("-check"), [])] for c in left]
         data = json.dumps(rows).encode()
-        done = subprocess.run(words, input=data, cwd=folder, env=env, capture_output=True)
+        done = subprocess.run(command, input=data, cwd=folder, env=env, capture_output=True)
         lines = done.stdout.decode(errors="replace").splitlines()
         said = [json.loads(line) for line in lines if line.startswith('"')]
         if len(said) == len(left):
             return ended | {cell.name: words for cell, words in zip(left, said)}
-        hangs = len(lines) > len(said)  # Python's own "Timeout"
-        ended[left[len(said)].name] = (
-            f"does not end within {seconds:g} s" if hangs else "ends Python (out of memory, or an exit?)"
-        )
+        ends = "ends Python (out of memory, or an exit?)"
+        if len(lines) > len(said):  # Python's "Timeout"
+            ends = f"does not end within {seconds:g} s"
+        ended[left[len(said)].name] = ends
 
 
 def record(passed: dict[str, tuple[str, int]], graded: list[str]) -> None:

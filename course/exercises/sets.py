@@ -22,7 +22,7 @@ from course.paths import ROOT, CourseError, number_of, relative, two_digits
 EXERCISES = ROOT / "exercises"
 RELEASED = ROOT / "released"  # as students get them
 PAPERS = "project", "final"  # pages of Markdown, exercises/final.md
-FORBIDS = re.compile(r"#\| forbids (\S+(?: in \w+)?)\n")
+FORBIDS = re.compile(r"(#\| forbids .+\n)*")
 DIRECTIVE = re.compile(r"#\| (solution|check|manual|show)(?: (\d\d[a-z]?-\d|student))?$")
 HEADING = re.compile(
     r"^## (\d\d[a-z]?-\d) · (.+)\n\n\*(\w+) · difficulty ([1-5])/5 · importance ([1-5])/5 · (\d+) minutes\*$",
@@ -135,11 +135,9 @@ def read(folder: Path) -> ExerciseSet:
 def read_cell(cell_type: str, source: str, folder: Path) -> Cell:
     first, _, rest = source.partition("\n")
     if found := DIRECTIVE.match(first):
-        forbids = []
-        while found[1] == "solution" and (line := FORBIDS.match(rest)):
-            forbids.append(line[1])
-            rest = rest[line.end() :]
-        return Cell(found[1], found[2] or "", rest, tuple(forbids))
+        forbids = FORBIDS.match(rest)[0]
+        what = forbids.replace("#| forbids ", "").splitlines()
+        return Cell(found[1], found[2] or "", rest.removeprefix(forbids), tuple(what))
     if first.startswith("#|"):
         raise CourseError(f"{relative(folder)}/exercise.py: `{first}` is no directive of an exercise")
     return Cell("text" if cell_type == "markdown" else "given", "", source)
