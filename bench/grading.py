@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from course.exercises.release import generate
+from course.exercises.release import release
 from course.exercises.sets import load
 
 ROOT = Path(__file__).parents[1]
@@ -25,8 +25,9 @@ def main(number: int = 20, chapter: str = "04") -> None:
     made = load(chapter)
     with tempfile.TemporaryDirectory(prefix="bench-grading-") as name:
         folder = Path(name)
-        nb = generate(made, folder, gradebook=True)
-        solved = filled(nb, made.solutions)
+        release(made, folder / "source")
+        released = folder / "source" / made.name / f"{made.name}.ipynb"
+        solved = filled(json.loads(released.read_text(encoding="utf-8")), made.solutions)
         for where, count in {"alone": 1, "batch": number}.items():
             (folder / where).mkdir()
             for i in range(count):
@@ -42,7 +43,6 @@ def main(number: int = 20, chapter: str = "04") -> None:
 
 def filled(nb, solutions: dict[str, str]) -> str:
     """The released notebook with the reference in its solution cells."""
-    nb = json.loads(json.dumps(nb))
     for cell in nb["cells"]:
         marks = cell["metadata"].get("nbgrader", {})
         if marks.get("solution") and marks["grade_id"] in solutions:
@@ -80,8 +80,10 @@ def autograded(folder: Path, name: str, solved: str, number: int) -> float:
         to.write_text(solved)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     env = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
-    words = [shutil.which("nbgrader", path=path), "autograde", name, f"--course-dir={folder}"]
+    words = [shutil.which("nbgrader", path=path), "generate_assignment", name, f"--course-dir={folder}"]
+    subprocess.run(words, cwd=folder, env=env, capture_output=True, check=True)
     began = time.perf_counter()
+    words[1] = "autograde"
     done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True)
     seconds = time.perf_counter() - began
     made = list((folder / "autograded").glob(f"*/{name}/{name}.ipynb"))

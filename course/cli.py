@@ -138,39 +138,6 @@ def report_differences(check, chosen: list[str]) -> int:
     return 1 if differences else 0
 
 
-def release(args) -> int:
-    from course.exercises.papers import PAPERS, release_paper
-    from course.exercises.public import release_public
-    from course.exercises.release import release
-    from course.exercises.sets import RELEASED, folders, load
-
-    if args.all and args.chapters:
-        raise CourseError(f"--all is every set; leave out {' '.join(args.chapters)}, or --all")
-    if args.public and (args.to or args.nbgrader):
-        raise CourseError("--public makes a folder of its own; leave out --to and --nbgrader")
-    names = args.chapters or [folder.name for folder in folders()]
-    if args.public:
-        print("\n".join(release_public([load(name) for name in names], args.public)))
-    else:
-        for name in names:
-            if name in PAPERS:
-                print(release_paper(name, args.to or RELEASED), flush=True)
-            else:
-                print("\n".join(release(load(name), args.to or RELEASED, args.nbgrader)), flush=True)
-    return 0
-
-
-def key(args) -> int:
-    from course.exercises.key import KEYS, write_key
-    from course.exercises.papers import PAPERS, write_paper_key
-    from course.exercises.sets import folders, load
-
-    for name in args.chapters or [folder.name for folder in folders()]:
-        to = args.to or KEYS
-        print(write_paper_key(name, to) if name in PAPERS else write_key(load(name), to))
-    return 0
-
-
 class Command:
     """One of `course`: its help, whose first sentence is its line in the list of all, and the function that does it.
 
@@ -277,18 +244,16 @@ EXERCISES = {
     "release": Command(
         "Write the notebooks that students get, without solutions and hidden checks. Or the project, or the final.\n"
         "With --public it is a complete course for a class.",
-        release,
+        "course.exercises.release:call_release",
         SETS,
         option("--to", metavar="FOLDER", type=Path, help="where they go (default: released/)"),
-        option("--nbgrader", metavar="FOLDER", type=Path, help="keep an nbgrader course there"),
-        flag("--all", "all sets, as without NN"),
         option("--public", metavar="FOLDER", type=Path, help="a class's repository, without solutions"),
         example="course exercises release 04 --to handout\n"
-        "         course exercises release --all --public ../gpt2-class",
+        "         course exercises release --public ../gpt2-class",
     ),
     "key": Command(
         "Write a set with its solutions, the points of each check, and what students are told about wrong solutions.",
-        key,
+        "course.exercises.release:write_keys",
         SETS,
         option("--to", metavar="FOLDER", type=Path, help="where they go (default: build/keys/)"),
         example="course exercises key 04",

@@ -1,26 +1,24 @@
 """`course check 04`: what a student's own notebook passes of the visible checks, offline, in a fresh process."""
 
-import contextlib
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from course.exercises.cells import without_magics
+from course.exercises.cells import checksum, without_magics
 from course.exercises.sets import HEADING, RELEASED
 from course.exercises.without import found
 from course.files import write_atomically
-from course.grade.submission import Invalid, cells_of, refuse_large, texts_of
+from course.grade.submission import Invalid, cells_of, texts_of
 from course.package.remedies import not_there
 from course.paths import BUILT, ROOT, CourseError, relative, two_digits
 
 PASSED = BUILT / "progress.json"
 SECONDS = 60  # for one cell; what the checks ask takes a few
+BY_HAND, NOT_BEGUN = "a person reads this answer", "not begun"
 
 
 @dataclass(frozen=True)
@@ -29,34 +27,26 @@ class Released:
 
     name: str  # its grade_id: 04-1, 04-1-check, given-2, student
     source: str
-    untouched: bool  # of a solution
-    forbids: tuple[str, ...] = ()
+    edited: bool  # of a solution: it is not as it was handed out
+    forbids: list[str]
 
 
 def call_check(which: str, seconds: float = SECONDS) -> int:
     """One line for each task; exit code 0 if all visible checks pass."""
     path = find(which)
-    cells, titles, problems = read(path)
-    said = outcomes(cells, titles, problems, seconds, path.parent)
-    wide = max(len(title) for title, _ in titles.values())
-    for task, (title, _) in titles.items():
+    cells, tasks, problems = read(path)
+    said = outcomes(cells, tasks, problems, seconds, path.parent)
+    wide = max(len(title) for title, _ in tasks.values())
+    for task, (title, _) in tasks.items():
         print(f"{task}  {title:{wide}}  {said[task]}")
-    graded = {task: words for task, words in said.items() if words != BY_HAND}
-    passed = [task for task, words in graded.items() if words == "passed"]
-    by_hand = len(said) - len(graded)
-    more = f"; a person reads {by_hand} more" if by_hand else ""
+    graded = [task for task in tasks if said[task] != BY_HAND]
+    passed = [task for task in graded if said[task] == "passed"]
+    more = f"; a person reads {len(tasks) - len(graded)} more" if graded != list(tasks) else ""
     print(f"{len(passed)} of {len(graded)} tasks pass their visible checks{more}")
-    if all(cell.untouched for cell in cells if is_solution(cell.name)):
+    if not any(cell.edited for cell in cells):
         print(f"{relative(path)} is as it was handed out: is your work saved? (Ctrl-S in JupyterLab)")
-    record({task: titles[task] for task in passed}, list(graded))
-    return 0 if len(passed) == len(graded) else 1
-
-
-BY_HAND, NOT_BEGUN = "a person reads this answer", "not begun"
-
-
-def is_solution(name: str) -> bool:
-    return not name.endswith("-check") and not name.startswith("given-")
+    record({task: tasks[task] for task in passed}, graded)
+    return 0 if passed == graded else 1
 
 
 def find(which: str) -> Path:
@@ -79,41 +69,27 @@ def find(which: str) -> Path:
 def read(path: Path) -> tuple[list[Released], dict[str, tuple[str, int]], dict[str, str]]:
     """The cells that the checks need, title and minutes of each task, and for what the grader would not take a solution's cell."""
     try:
-        data = path.read_bytes()
-        refuse_large(data)
-        saved = cells_of(data)
-        texts = ["".join(c["source"]) for c in saved if c["cell_type"] == "markdown"]
-        found = [c for c in saved if c["cell_type"] == "code" and "nbgrader" in c["metadata"]]
-        cells = [
-            Released(
-                c["metadata"]["nbgrader"]["grade_id"],
-                without_magics("".join(c["source"])),
-                is_untouched(c),
-                tuple(c["metadata"].get("forbids", ())),
-            )
-            for c in found
-        ]
+        saved = cells_of(path.read_bytes())
+        texts = ["".join(cell["source"]) for cell in saved if cell["cell_type"] == "markdown"]
+        codes = [cell for cell in saved if cell["cell_type"] == "code" and "nbgrader" in cell["metadata"]]
+        cells = [released("".join(cell["source"]), cell["metadata"]) for cell in codes]
+        tasks = {task: (title, int(time)) for task, title, *_, time in HEADING.findall("\n\n".join(texts))}
+        if not tasks:
+            raise Invalid("it holds no task of an exercise set")
+        there = {cell.name.removesuffix("-check") for cell in cells}
+        _, problems = texts_of(saved, {task: "solution" for task in tasks if task in there})
     except Invalid as problem:  # the grader's own words
         raise CourseError(f"{relative(path)}: {problem}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CourseError(
-            f"{relative(path)} is not a readable notebook ({type(error).__name__}: {error})"
-        ) from None
-    tasks = {task: (title, int(minutes)) for task, title, *_, minutes in HEADING.findall("\n\n".join(texts))}
-    if not tasks:
-        raise CourseError(f"{relative(path)} holds no task of an exercise set")
-    there = {cell.name.removesuffix("-check") for cell in cells}
-    _, problems = texts_of(saved, {task: "solution" for task in tasks if task in there})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CourseError(f"{relative(path)} is no notebook: {type(error).__name__}: {error}") from None
     return [cell for cell in cells if cell.name not in problems], tasks, problems
 
 
-def is_untouched(cell: dict) -> bool:
-    """Whether a solution's cell says what was handed out: nbgrader's checksum of it still holds."""
-    marks = cell["metadata"]["nbgrader"]
-    words = (
-        "".join(cell["source"]) + "codeFalseTrueFalse" + marks["grade_id"]
-    )  # no grade, a solution, not locked
-    return hashlib.md5(words.encode()).hexdigest() == marks.get("checksum")
+def released(source: str, metadata: dict) -> Released:
+    marks = metadata["nbgrader"]
+    name = marks["grade_id"]
+    edited = marks.get("solution", False) and checksum(source, name) != marks.get("checksum")
+    return Released(name, without_magics(source), edited, metadata.get("forbids", []))
 
 
 def outcomes(
@@ -122,76 +98,46 @@ def outcomes(
     """What to tell of each task."""
     by_name = {cell.name: cell for cell in cells}
     said = run(cells, seconds, folder)
-    broken = next(
-        (f"{name}: {words}" for name, words in said.items() if name.startswith("given-") and words), ""
-    )
+    broken = next((f"{n}: {words}" for n, words in said.items() if n.startswith("given-") and words), "")
     if lacking := not_there(broken):  # no task can pass then
         raise CourseError(lacking)
-    told = {}
-    for task in tasks:
+
+    def outcome(task: str) -> str:
         solution, check = by_name.get(task), by_name.get(f"{task}-check")
         if task in problems:
-            told[task] = problems[task]
-        elif solution is None:
-            told[task] = BY_HAND
-        elif check is None:
-            told[task] = "its check cell is gone; take the notebook as it was handed out"
-        elif words := said[task] or found(task, solution.source, solution.forbids) or said[check.name]:
-            words = NOT_BEGUN if solution.untouched else words  # what it says of our code is a task's answer
-            told[task] = words + (f" (a given cell fails: {broken})" if broken else "")
-        else:
-            told[task] = "passed"
-    return told
+            return problems[task]
+        if solution is None:
+            return BY_HAND
+        if check is None:
+            return "its check cell is gone; take the notebook as it was handed out"
+        words = said[task] or found(task, solution.source, solution.forbids) or said[check.name]
+        if words and not solution.edited:  # what is said of our code is a repair task's answer
+            words = NOT_BEGUN
+        more = f" (a given cell fails: {broken})" if broken else ""
+        return words + more if words else "passed"
+
+    return {task: outcome(task) for task in tasks}
 
 
 def run(cells: list[Released], seconds: float, folder: Path) -> dict[str, str]:
     """ "" for each cell that ran to its end, else what is wrong. A cell that hangs or ends Python is left out, and all begins anew."""
-    said: dict[str, str] = {}
-    left = list(cells)
-    while left:
-        done, stuck = run_once(left, seconds, folder)
-        if stuck is None:
-            return said | done
-        name, words = stuck
-        said[name] = words
-        left = [cell for cell in left if cell.name != name]
-    return said
-
-
-def run_once(
-    cells: list[Released], seconds: float, folder: Path
-) -> tuple[dict[str, str], tuple[str, str] | None]:
-    """One process: what it said of each cell, and the cell that it did not survive."""
+    command = [sys.executable, str(Path(__file__).with_name("try_tasks.py")), str(seconds)]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     forbids = {cell.name: cell.forbids for cell in cells}
-    rows = [[cell.name, cell.source, forbids.get(cell.name.removesuffix("-check"), ())] for cell in cells]
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("try_tasks.py")), str(seconds)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        encoding="utf-8",
-        errors="replace",
-    )
-    said, began = {}, 0.0
-    with process:
-        with contextlib.suppress(BrokenPipeError):  # it has ended already, which the first line tells
-            process.stdin.write(json.dumps(rows))
-            process.stdin.close()
-        for cell in cells:
-            began = time.monotonic()
-            line = process.stdout.readline()
-            if not line:
-                hangs = time.monotonic() - began > 0.9 * seconds
-                ends = (
-                    f"does not end within {seconds:g} s"
-                    if hangs
-                    else "ends Python (out of memory, or an exit?)"
-                )
-                return said, (cell.name, ends)
-            said[cell.name] = json.loads(line)
-    return said, None
+    ended = {}
+    while True:
+        left = [cell for cell in cells if cell.name not in ended]
+        rows = [[c.name, c.source, forbids.get(c.name.removesuffix("-check"), [])] for c in left]
+        data = json.dumps(rows).encode()
+        done = subprocess.run(command, input=data, cwd=folder, env=env, capture_output=True)
+        lines = done.stdout.decode(errors="replace").splitlines()
+        said = [json.loads(line) for line in lines if line.startswith('"')]
+        if len(said) == len(left):
+            return ended | {cell.name: words for cell, words in zip(left, said)}
+        ends = "ends Python (out of memory, or an exit?)"
+        if len(lines) > len(said):  # Python's "Timeout"
+            ends = f"does not end within {seconds:g} s"
+        ended[left[len(said)].name] = ends
 
 
 def record(passed: dict[str, tuple[str, int]], graded: list[str]) -> None:

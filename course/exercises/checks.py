@@ -14,7 +14,7 @@ import inspect
 import math
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -45,9 +45,7 @@ class Check:
     tolerance: float = 1e-5
     judge: Callable | None = None
     seconds: float = 10.0
-    in_place: bool = (
-        False  # the task says that arguments are changed; else a solution must leave them as they are
-    )
+    in_place: bool = False  # the task says that arguments are changed; else they are to stay as they are
 
     @cached_property
     def harness(self) -> str:
@@ -85,15 +83,13 @@ class Wrong:
     says: str
     old: str = ""
     new: str = ""
-    code: str = field(default="")
+    code: str = ""
 
     def solution(self, reference: str) -> str:
         if self.code:
             return textwrap.dedent(self.code).strip("\n")
-        if reference.count(self.old) != 1:
-            raise ValueError(
-                f"{self.task}, {self.says!r}: {self.old!r} stands {reference.count(self.old)} times in the solution"
-            )
+        if (times := reference.count(self.old)) != 1:
+            raise ValueError(f"{self.task}: {self.old!r} stands {times} times in the solution, not once")
         return reference.replace(self.old, self.new)
 
 
@@ -107,40 +103,49 @@ def difference(got, expected, tolerance: float = 1e-5, where: str = "the result"
     """ "" if two values are equal up to the tolerance, else the first difference in words. Never raises."""
     if isinstance(expected, torch.Tensor | np.ndarray):
         return tensor_difference(got, torch.as_tensor(expected), tolerance, where)
-    if isinstance(expected, bool) or expected is None or isinstance(expected, str):
-        return (
-            ""
-            if type(got) is type(expected) and got == expected
-            else f"{where} is {short(got)}, not {short(expected)}"
-        )
-    if isinstance(expected, int | float):
-        if isinstance(got, torch.Tensor) and got.numel() == 1 and not got.is_complex():
-            got = got.item()
-        return number_difference(got, expected, tolerance, where)
+    if isinstance(expected, bool | int | float | str | None):
+        due = f"{where} is {short(got)}, not {short(expected)}"
+        return "" if is_same(got, expected, tolerance) else due
     if isinstance(expected, dict):
         if not isinstance(got, dict) or set(got) != set(expected):
             return f"{where} is {short(got)}; a dictionary with {', '.join(map(str, expected))} is due"
-        parts = [(got[key], expected[key], f"{where}[{key!r}]") for key in expected]
+        keys = list(expected)
     else:
         if not isinstance(got, list | tuple):
             return f"{where} is of type {type(got).__name__}, where a list or tuple is due"
         if len(got) != len(expected):
             return f"{where} has {len(got)} parts, not {len(expected)}"
-        parts = [(g, e, f"{where}[{i}]") for i, (g, e) in enumerate(zip(got, expected))]
-    return next(filter(None, (difference(g, e, tolerance, at) for g, e, at in parts)), "")
+        keys = range(len(expected))
+    parts = (difference(got[key], expected[key], tolerance, f"{where}[{key!r}]") for key in keys)
+    return next(filter(None, parts), "")
 
 
-def number_difference(got, expected: float, tolerance: float, where: str) -> str:
+def is_same(got, expected, tolerance: float) -> bool:
+    if isinstance(expected, bool | str | None):
+        return type(got) is type(expected) and got == expected
+    if isinstance(got, torch.Tensor) and got.numel() == 1 and not got.is_complex():
+        got = got.item()
     if isinstance(got, bool) or not isinstance(got, int | float):
-        return f"{where} is of type {type(got).__name__}, where a number is due"
+        return False
     if isinstance(expected, int) and isinstance(got, int):
-        close = got == expected  # a tolerance is for what was rounded; of 98,174,773 it is 981
-    else:
-        close = abs(got) < 1e300 and math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
-    return "" if close else f"{where} is {short(got)}, not {short(expected)}"
+        return got == expected  # a tolerance is for what was rounded; of 98,174,773 it is 981
+    return abs(got) < 1e300 and math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def tensor_difference(got, expected: torch.Tensor, tolerance: float, where: str) -> str:
+    if said := tensor_form(got, expected, where):
+        return said
+    got = torch.as_tensor(got)
+    far = ~torch.isclose(got.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    if not far.any():
+        return ""
+    at = tuple(far.nonzero()[0].tolist())
+    it_is = f"it is {short(got[at].item())}, not {short(expected[at].item())}"
+    return f"{where} differs in {int(far.sum())} of {far.numel()} places; at {at} {it_is}"
+
+
+def tensor_form(got, expected: torch.Tensor, where: str) -> str:
+    """What is wrong with a result before its numbers are looked at."""
     if not isinstance(got, torch.Tensor | np.ndarray):
         return f"{where} is of type {type(got).__name__}, where a tensor is due"
     got = torch.as_tensor(got)
@@ -148,17 +153,7 @@ def tensor_difference(got, expected: torch.Tensor, tolerance: float, where: str)
         return f"{where} is in {got.dtype}, not {expected.dtype}"
     if got.shape != expected.shape:
         return f"{where} has the shape {tuple(got.shape)}, not {tuple(expected.shape)}"
-    if got.is_floating_point() and not torch.equal(got.isfinite(), expected.isfinite()):
-        return f"{where} is not finite at {first(got.isfinite() != expected.isfinite())}"
-    far = ~torch.isclose(got.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
-    if not far.any():
-        return ""
-    at = first(far)
-    return f"{where} differs in {int(far.sum())} of {far.numel()} places; at {at} it is {short(got[at].item())}, not {short(expected[at].item())}"
-
-
-def first(places: torch.Tensor) -> tuple[int, ...]:
-    return tuple(places.nonzero()[0].tolist())
+    return ""
 
 
 def short(value) -> str:

@@ -4,11 +4,11 @@ The speeds are assumptions, chosen so that a chapter of 2,400 words, 280 lines o
 about an hour and a half.
 """
 
-import json
 import re
 from pathlib import Path
 
-from course.paths import chapters, notebook_path
+from course.files import read_cells
+from course.paths import CourseError, chapters, notebook_path
 from course.states.state import state
 
 WORDS = 150  # words of prose read in a minute
@@ -20,43 +20,33 @@ ROUND = 5  # minutes
 HEAD = re.compile(
     r"\n\n\*about [^\n]*\*(?=\n|\Z)"
 )  # the line that says the result (course/notebooks/address.py)
+UNREAD = re.compile(r"\s*(import |from \S+ import|#\||$)")  # a line that no reader thinks about
 
 
 def minutes() -> dict[str, int]:
-    """The planned minutes of each chapter; a notebook that cannot be read has none."""
-    found = {chapter: minutes_of(notebook_path(chapter)) for chapter in chapters()}
-    return {chapter: time for chapter, time in found.items() if time is not None}
+    """The planned minutes of each chapter."""
+    return {chapter: minutes_of(notebook_path(chapter)) for chapter in chapters()}
 
 
-def minutes_of(notebook: Path) -> int | None:
-    """The planned minutes of a notebook; None if it cannot be read."""
+def minutes_of(notebook: Path) -> int:
+    """The planned minutes of a notebook; 0 if it cannot be read."""
     try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    except (OSError, ValueError, KeyError):
-        return None
-    writing = BLANK * blanks(cells) if state() == "blank" else 0.0
-    return rounded(planned(cells) + writing)
+        cells = read_cells(notebook).cells
+    except CourseError:
+        return 0
+    blanks = sum(len(re.findall(r"^#\| blank", cell.source, re.MULTILINE)) for cell in cells)
+    return rounded(planned(cells) + (BLANK * blanks if state() == "blank" else 0))
 
 
-def blanks(cells: list[dict]) -> int:
-    """The functions that a notebook leaves to its reader."""
-    return sum(line.startswith("#| blank") for cell in cells for line in "".join(cell["source"]).splitlines())
-
-
-def planned(cells: list[dict]) -> float:
+def planned(cells: list) -> float:
     """The minutes of a notebook's cells, without the time that the machine computes."""
-    texts = [HEAD.sub("", "".join(cell["source"])) for cell in cells if cell["cell_type"] == "markdown"]
-    codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    texts = [HEAD.sub("", cell.source) for cell in cells if cell.cell_type == "markdown"]
+    codes = [cell.source for cell in cells if cell.cell_type == "code"]
     codes = [code for code in codes if not code.startswith("#@title")]  # Colab's, which nobody reads
     words = sum(len(text.split()) for text in texts)
-    lines = sum(is_read(line) for code in codes for line in code.splitlines())
+    lines = sum(not UNREAD.match(line) for code in codes for line in code.splitlines())
     predictions = sum(len(re.findall(r"^predict\(", code, re.MULTILINE)) for code in codes)
     return words / WORDS + lines / LINES + len(codes) * CELL + predictions * PREDICTION
-
-
-def is_read(line: str) -> bool:
-    """Whether a line of code is one that a reader thinks about: no empty line, no import, no directive."""
-    return bool(line.strip()) and not re.match(r"\s*(import |from \S+ import|#\|)", line)
 
 
 def rounded(time: float) -> int:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from course.exercises.check import progress
 from course.exercises.hours import in_hours, minutes
+from course.files import read_cells
 from course.package.cells import claimed_modules
 from course.package.passed import passed
-from course.paths import CourseError, chapters, module_path, notebook_path
+from course.paths import CourseError, module_path, notebook_path
 from course.predictions import KEPT, aligned, error, shown
 from course.site.chapters import OPTIONAL
 from course.states.state import described, is_there
@@ -22,32 +23,25 @@ def call_progress() -> int:
 def chapter_lines() -> list[str]:
     """A line for each chapter: whether its checkpoint has passed, its title, and the minutes planned for it."""
     done, planned = passed(), minutes()
-    rows = [(chapter, state(chapter, done.get(chapter))) for chapter in chapters()]
-    wide = max(len(says) for _, says in rows)
-    lines = [
-        f"{chapter:4} {says:{wide}}  {title(chapter)}, {in_hours(planned.get(chapter, 0))}"
+    says = {chapter: state(chapter, done.get(chapter)) for chapter in planned}
+    wide = max(map(len, says.values()))
+    mine = [chapter for chapter in planned if chapter in done and is_there(chapter)]
+    spent, whole = sum(planned[chapter] for chapter in mine), sum(planned.values())
+    head = f"{len(mine)} of {len(planned)} checkpoints have passed, {in_hours(spent)} of the {in_hours(whole)} that are planned"
+    return [head + ("; ◇ is optional" if OPTIONAL & planned.keys() else "")] + [
+        f"{chapter:4} {says[chapter]:{wide}}  {title_of(notebook_path(chapter))}, {in_hours(time)}"
         + (" ◇" if chapter in OPTIONAL else "")
-        for chapter, says in rows
+        for chapter, time in planned.items()
     ]
-    mine = [chapter for chapter, _ in rows if chapter in done and is_there(chapter)]
-    spent, whole = sum(planned.get(chapter, 0) for chapter in mine), sum(planned.values())
-    head = f"{len(mine)} of {len(rows)} checkpoints have passed, {in_hours(spent)} of the {in_hours(whole)} that are planned"
-    return [head + ("; ◇ is optional" if OPTIONAL & set(chapters()) else ""), *lines]
-
-
-def title(chapter: str) -> str:
-    """The heading of a chapter's notebook."""
-    return title_of(notebook_path(chapter))
 
 
 def title_of(path: Path) -> str:
     """A notebook's heading without its number; its file's name where it has none."""
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        first = "".join(cells[0]["source"]).splitlines()[0]
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        first = read_cells(path).cells[0].source.partition("\n")[0].removeprefix("# ")
+    except (CourseError, IndexError):
         return path.stem
-    return first.removeprefix("# ").partition(" · ")[2] or first.removeprefix("# ")
+    return first.partition(" · ")[2] or first
 
 
 def state(chapter: str, made: dict | None) -> str:
@@ -59,31 +53,30 @@ def state(chapter: str, made: dict | None) -> str:
     if not is_there(chapter):
         return "–"
     says = f"passed {made.get('when', '')}" if made else "–"
-    if made and made.get("executed"):
-        says += ", by course run"
-    if not all(module_path(module).is_file() for module in exported):
-        says += ", a module is missing: checkpoint it again"
-    return says
+    says += ", by course run" if made and made.get("executed") else ""
+    whole = all(module_path(module).is_file() for module in exported)
+    return says if whole else f"{says}, a module is missing: checkpoint it again"
 
 
 def task_lines() -> list[str]:
     passed = progress()
-    lines = [f"{task}  {made['title']}" for task, made in passed.items()]
+    if not passed:
+        return ["no task passes yet: `course check 04`, when you have solved one"]
     minutes = sum(made["minutes"] for made in passed.values())
     head = f"{len(passed)} tasks pass their visible checks, planned for {minutes} minutes"
-    return [head, *lines] if passed else ["no task passes yet: `course check 04`, when you have solved one"]
+    return [head, *(f"{task}  {made['title']}" for task, made in passed.items())]
 
 
 def prediction_lines() -> list[str]:
     try:
         kept = json.loads(KEPT.read_text(encoding="utf-8"))
-        kept = {key: made for key, made in kept.items() if made["guess"] is not None}
+        kept = {key: made for key, made in sorted(kept.items()) if made["guess"] is not None}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         kept = {}
     if not kept:
         return ["no prediction yet: chapters ask for them"]
     rows = [["", "your predictions", "guess", "outcome", "error"]]
-    for key, made in sorted(kept.items()):
+    for key, made in kept.items():
         values = [shown(made.get(what), made.get("unit", "")) for what in ("guess", "outcome")]
         rows.append([key, made["question"], *values, error(made)])
     return aligned(rows)

@@ -12,22 +12,28 @@ Below `#| solution` what the task's text forbids, one thing a line: `#| forbids 
 A task begins with a Markdown cell "## 04-1 · Title" and the line "*Repair · difficulty 2/5 · importance 4/5 · 15 minutes*".
 """
 
-import importlib.util
 import re
-from dataclasses import dataclass, field
+import runpy
+from dataclasses import dataclass
 from pathlib import Path
 
 from course.paths import ROOT, CourseError, number_of, relative, two_digits
 
 EXERCISES = ROOT / "exercises"
 RELEASED = ROOT / "released"  # as students get them
-FORBIDS = re.compile(r"#\| forbids (\S+(?: in \w+)?)\n")
+PAPERS = "project", "final"  # pages of Markdown, exercises/final.md
+FORBIDS = re.compile(r"(#\| forbids .+\n)*")
 DIRECTIVE = re.compile(r"#\| (solution|check|manual|show)(?: (\d\d[a-z]?-\d|student))?$")
 HEADING = re.compile(
     r"^## (\d\d[a-z]?-\d) · (.+)\n\n\*(\w+) · difficulty ([1-5])/5 · importance ([1-5])/5 · (\d+) minutes\*$",
     re.MULTILINE,
 )
 BEGIN, INSTEAD, END = "### BEGIN SOLUTION", "### INSTEAD", "### END SOLUTION"
+SOLUTION = re.compile(
+    rf"^(?P<indent>[ \t]*){BEGIN}\n(?P<solution>.*?)"
+    rf"(?:^(?P=indent){INSTEAD}\n(?P<instead>.*?))?^(?P=indent){END}(?:\n|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
 WITHOUT = "this copy of the course is a class's, whose sets are in released/, ready to be worked on"
 
 
@@ -60,11 +66,11 @@ class ExerciseSet:
     folder: Path
     cells: list[Cell]
     tasks: dict[str, Task]
-    checks: list = field(default_factory=list)  # course.exercises.checks.Check and CheckOfCheck
-    wrong: list = field(default_factory=list)  # course.exercises.checks.Wrong
-    forbidden: list = field(default_factory=list)  # Wrong: right, but for what the task forbids
-    manual: dict[str, float] = field(default_factory=dict)  # points of what a person marks
-    rubric: dict[str, str] = field(default_factory=dict)  # and what they are given for
+    checks: list  # course.exercises.checks.Check and CheckOfCheck
+    wrong: list  # course.exercises.checks.Wrong
+    forbidden: list  # Wrong: right, but for what the task forbids
+    manual: dict[str, float]  # points of what a person marks
+    rubric: dict[str, str]  # and what they are given for
 
     @property
     def solutions(self) -> dict[str, str]:
@@ -72,14 +78,14 @@ class ExerciseSet:
         return {cell.task: reference(cell.source) for cell in self.cells if cell.kind == "solution"}
 
     @property
-    def forbids(self) -> dict[str, tuple[str, ...]]:
-        """What a solution is not to use, by task."""
-        return {cell.task: cell.forbids for cell in self.cells if cell.forbids}
-
-    @property
     def stubs(self) -> dict[str, str]:
         """What is handed out in their place."""
         return {cell.task: stub(cell.source) for cell in self.cells if cell.kind == "solution"}
+
+    @property
+    def forbids(self) -> dict[str, tuple[str, ...]]:
+        """What a solution is not to use, by task."""
+        return {cell.task: cell.forbids for cell in self.cells if cell.forbids}
 
     def points(self, task: str) -> float:
         return sum(check.points for check in self.checks if check.task == task) + self.manual.get(task, 0)
@@ -90,11 +96,11 @@ def folders() -> list[Path]:
 
 
 def load(name: str) -> ExerciseSet:
-    """The exercise set of a chapter ("4", "04" or "04_attention"), or in a folder."""
     return read(folder_of(name))
 
 
 def folder_of(name: str) -> Path:
+    """Of the exercise set of a chapter ("4", "04" or "04_attention"), or a path of one."""
     if (Path(name) / "exercise.py").is_file():
         return Path(name).resolve()
     there = {number_of(folder): folder for folder in folders()}
@@ -105,6 +111,14 @@ def folder_of(name: str) -> Path:
     return there[number]
 
 
+def paper(name: str) -> str:
+    """The text of the project or the final, with its answers."""
+    path = EXERCISES / f"{name}.md"
+    if not path.is_file():
+        raise CourseError(f"there is no {relative(path)}; {WITHOUT}")
+    return path.read_text(encoding="utf-8")
+
+
 def read(folder: Path) -> ExerciseSet:
     """The set in a folder, with its checks."""
     import jupytext  # takes a second, which `course check` does not need
@@ -113,34 +127,20 @@ def read(folder: Path) -> ExerciseSet:
     cells = [read_cell(cell.cell_type, cell.source, folder) for cell in source.cells]
     texts = "\n\n".join(cell.source for cell in cells if cell.kind in ("text", "manual"))
     tasks = {id: Task(id, title, kind, *map(int, rest)) for id, title, kind, *rest in HEADING.findall(texts)}
-    made = ExerciseSet(number_of(folder), folder.name, folder, cells, tasks)
-    spec = importlib.util.spec_from_file_location(f"checks_{folder.name}", folder / "checks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made.checks, made.wrong = module.CHECKS, module.WRONG
-    made.forbidden = getattr(module, "FORBIDDEN", [])
-    made.manual, made.rubric = getattr(module, "MANUAL", {}), getattr(module, "RUBRIC", {})
-    return made
+    made = {"FORBIDDEN": [], "MANUAL": {}, "RUBRIC": {}} | runpy.run_path(str(folder / "checks.py"))
+    grading = [made[name] for name in ("CHECKS", "WRONG", "FORBIDDEN", "MANUAL", "RUBRIC")]
+    return ExerciseSet(number_of(folder), folder.name, folder, cells, tasks, *grading)
 
 
 def read_cell(cell_type: str, source: str, folder: Path) -> Cell:
     first, _, rest = source.partition("\n")
     if found := DIRECTIVE.match(first):
-        forbids = []
-        while found[1] == "solution" and (line := FORBIDS.match(rest)):
-            forbids.append(line[1])
-            rest = rest[line.end() :]
-        return Cell(found[1], found[2] or "", rest, tuple(forbids))
+        forbids = FORBIDS.match(rest)[0]
+        what = forbids.replace("#| forbids ", "").splitlines()
+        return Cell(found[1], found[2] or "", rest.removeprefix(forbids), tuple(what))
     if first.startswith("#|"):
         raise CourseError(f"{relative(folder)}/exercise.py: `{first}` is no directive of an exercise")
     return Cell("text" if cell_type == "markdown" else "given", "", source)
-
-
-SOLUTION = re.compile(
-    rf"^(?P<indent>[ \t]*){BEGIN}\n(?P<solution>.*?)"
-    rf"(?:^(?P=indent){INSTEAD}\n(?P<instead>.*?))?^(?P=indent){END}(?:\n|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
 
 
 def reference(code: str) -> str:

@@ -2,8 +2,8 @@
 
     python try_tasks.py SECONDS < CELLS.json
 
-CELLS.json: [[grade_id, source, what its task forbids], ...]. After each cell what is wrong with it goes to the standard output's
-old place, as a line of JSON; what the cells print goes nowhere. A cell that takes more than SECONDS ends this process.
+CELLS.json: [[grade_id, source, what its task forbids], ...]. What is wrong with each is a line of JSON in the output; what the
+cells print goes nowhere. A cell that takes more than SECONDS ends this process, and Python says "Timeout" in the output.
 """
 
 import faulthandler
@@ -26,7 +26,7 @@ def main(seconds: float) -> None:
         os.dup2(nowhere, stream)
     names = new_names()
     for name, source, forbids in cells:
-        faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=told)
         said = said_of(name, source, names, forbids)
         faulthandler.cancel_dump_traceback_later()
         told.write(json.dumps(said) + "\n")
@@ -49,22 +49,17 @@ def said_of(name: str, source: str, names: dict, forbids=()) -> str:
 def describe(error: BaseException, name: str) -> str:
     """A check's own message; of an error the line of the student's code in which it came up."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith("<")]
-    last = frames[-1] if frames else None
+    places = [f.filename[1:-1] for f in frames]
     message = " ".join(str(error).split())
-    if (
-        isinstance(error, AssertionError)
-        and last
-        and last.filename == f"<{name}>"
-        and name.endswith("-check")
-    ):
-        return message or f"this does not hold: {last.line}"
+    if isinstance(error, AssertionError) and name.endswith("-check") and places[-1:] == [name]:
+        return message or f"this does not hold: {frames[-1].line}"
     what = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    theirs = [f for f in frames if not f.filename.endswith("-check>")]
-    where = theirs[-1] if theirs else last
-    if where is None:
+    if not frames:
         return what
-    place = "the check" if where.filename.endswith("-check>") else f"the cell {where.filename[1:-1]}"
-    return f"{what}, in line {where.lineno} of {place}: {where.line}"
+    theirs = [i for i, place in enumerate(places) if not place.endswith("-check")]
+    at = theirs[-1] if theirs else -1
+    place = f"the cell {places[at]}" if theirs else "the check"
+    return f"{what}, in line {frames[at].lineno} of {place}: {frames[at].line}"
 
 
 if __name__ == "__main__":

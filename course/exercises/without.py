@@ -15,8 +15,11 @@ import re
 import sys
 import warnings
 
-LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+from course.exercises.cells import parsed
+
+LOOPS = ast.For | ast.AsyncFor | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 LOOPING = {"map", "filter", "reduce", "accumulate", "vmap", "vectorize", "exec", "eval"}
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Forbidden(Exception):
@@ -32,61 +35,68 @@ def sentence(task: str, what: str, place: str = "") -> str:
 
 def found(task: str, code: str, forbids) -> str:
     """ "" if a solution's source has nothing of what its task forbids, else what it has, and where."""
-    try:
-        tree = ast.parse(code) if forbids else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""  # running it says so
-    for entry in forbids:
+    tree = parsed(code) if forbids else None
+    for entry in forbids if tree else ():  # what is no Python says so when it runs
         what, _, where = entry.partition(" in ")
-        parts = scope(tree, where)
-        again = calling_themselves(parts)
-        for node in (node for part in parts for node in ast.walk(part)):
-            if is_loop(node) or node in again if what == "loop" else names(node) & {last_part(tree, what)}:
-                return sentence(task, entry, f" (line {getattr(node, 'lineno', 0)} of its cell)")
+        nodes = [node for part in scope(tree, where) for node in ast.walk(part)]
+        name = last_part(tree, what)
+        hits = loops(nodes) if what == "loop" else [node for node in nodes if name in names(node)]
+        if hits:
+            return sentence(task, entry, f" (line {getattr(hits[0], 'lineno', 0)} of its cell)")
     return ""
 
 
 def scope(tree: ast.Module, where: str) -> list[ast.AST]:
-    """The statement that binds the name `where`, with those that bind what it calls; or the whole cell."""
-    bound = {name: part for part in tree.body for name in bound_by(part)}
-    if where not in bound:
-        return tree.body
-    chosen, left = [], [where]
+    """The statements that bind the name `where`, with those that bind what it calls; or the whole cell."""
+    bound = [(part, name) for part in tree.body for name in bound_by(part)]
+    graph = uses(bound)
+    wanted = {where} | reached(where, graph) if where in graph else set()
+    return [part for part, name in bound if name in wanted] or tree.body
+
+
+def loops(nodes: list[ast.AST]) -> list[ast.AST]:
+    """What repeats something; functions that call themselves, at once or through others, are loops under another name."""
+    defined = [n for n in nodes if isinstance(n, FUNCTIONS) or isinstance(getattr(n, "value", 0), ast.Lambda)]
+    bound = [(node, name) for node in defined for name in bound_by(node)]
+    graph = uses(bound)
+    again = {node for node, name in bound if name in reached(name, graph)}
+    return [n for n in nodes if isinstance(n, LOOPS) or n in again or names(n) & LOOPING]
+
+
+def uses(bound: list[tuple[ast.AST, str]]) -> dict[str, set[str]]:
+    """For each name that is bound, which of them stand in what binds it."""
+    graph = {name: set() for _, name in bound}
+    for part, name in bound:
+        inside = ast.walk(getattr(part, "value", None) or part)
+        graph[name] |= {used for node in inside for used in names(node)} & graph.keys()
+    return graph
+
+
+def reached(name: str, graph: dict[str, set[str]]) -> set[str]:
+    """What a name leads to, at once or through others."""
+    seen, left = set(), {name}
     while left:
-        part = bound[left.pop()]
-        if part not in chosen:
-            chosen.append(part)
-            left += [name for node in ast.walk(part) for name in names(node) if name in bound]
-    return chosen
+        left = set().union(*(graph[one] for one in left)) - seen
+        seen |= left
+    return seen
 
 
-def bound_by(part: ast.stmt) -> list[str]:
-    if isinstance(part, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-        return [part.name]
-    targets = part.targets if isinstance(part, ast.Assign) else []
+def bound_by(node: ast.AST) -> list[str]:
+    """The names that a definition or an assignment binds."""
+    if isinstance(node, FUNCTIONS | ast.ClassDef):
+        return [node.name]
+    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+        return []
+    targets = getattr(node, "targets", None) or [node.target]
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def is_loop(node: ast.AST) -> bool:
-    return isinstance(node, LOOPS) or bool(names(node) & LOOPING)
-
-
-def calling_themselves(parts: list[ast.AST]) -> list[ast.AST]:
-    """The functions that call themselves, at once or through others, wherever they are defined: loops under another name."""
-    defined: dict[str, ast.AST] = {}
-    for node in (node for part in parts for node in ast.walk(part)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            defined[node.name] = node
-        elif isinstance(node, ast.Assign | ast.NamedExpr) and isinstance(node.value, ast.Lambda):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            defined |= {target.id: node.value for target in targets if isinstance(target, ast.Name)}
-    calls = {}
-    for name, node in defined.items():
-        body = node.body if isinstance(node.body, list) else [node.body]
-        calls[name] = {n for part in body for inner in ast.walk(part) for n in names(inner)} & defined.keys()
-    for _ in defined:  # what is called by what is called
-        calls = {name: set.union(some, *(calls[n] for n in some)) for name, some in calls.items()}
-    return [defined[name] for name, some in calls.items() if name in some]
+def last_part(tree: ast.Module, what: str) -> str | None:
+    """The name to look for; None where running alone can tell: an operation, or a function that the cell defines itself under
+    the same name."""
+    name = what.rpartition(".")[2]
+    defined_here = {bound for part in tree.body for bound in bound_by(part)}
+    return None if "::" in what or ("." in what and name in defined_here) else name
 
 
 def names(node: ast.AST) -> set[str]:
@@ -103,17 +113,8 @@ def names(node: ast.AST) -> set[str]:
     return set()
 
 
-def last_part(tree: ast.Module, what: str) -> str | None:
-    """The name to look for; None where running alone can tell: an operation, or a function that the cell defines itself under
-    the same name."""
-    name = what.rpartition(".")[2]
-    if "::" in what or ("." in what and name in {n for part in tree.body for n in bound_by(part)}):
-        return None
-    return name
-
-
 @contextlib.contextmanager
-def without(task: str, forbids, also: dict | None = None):
+def without(task: str, forbids, also: dict):
     """While it lasts, functions and operations that a task forbids raise where its solution calls them.
 
     also: a namespace beside those of the modules, in which a cell may have imported a function before.
@@ -122,8 +123,8 @@ def without(task: str, forbids, also: dict | None = None):
         for what in forbids:
             if "::" in what:
                 stack.enter_context(operation(task, what))
-            elif "." in what.partition(" in ")[0]:
-                stack.enter_context(function(task, what, also or {}))
+            elif "." in what:
+                stack.enter_context(function(task, what, also))
         yield
 
 
@@ -152,22 +153,15 @@ def function(task: str, what: str, also: dict):
             space[key] = original
 
 
-def family(what: str) -> list[str]:
-    """The operation, its overloads, and what it is made of on one device or another: its words are in their names."""
+@contextlib.contextmanager
+def operation(task: str, what: str):
+    """PyTorch's own kernels for the CPU give way to one that raises, below all the names that Python has for them: those of the
+    operation, its overloads, and what it is made of on one device or another, which has its words in the name.
+    """
     import torch
 
     namespace, _, name = what.partition("::")
-    every = (op.partition("::") for op in torch._C._dispatch_get_all_op_names())
-    words = ".*".join(name.split("_"))
-    return sorted(op for space, _, op in every if space == namespace and re.search(words, op))
-
-
-@contextlib.contextmanager
-def operation(task: str, what: str):
-    """PyTorch's own kernel for the CPU gives way to one that raises: below all the names that Python has for it."""
-    import torch
-
-    namespace = what.partition("::")[0]
+    family = re.compile(f"{namespace}::.*{'.*'.join(name.split('_'))}")
 
     def refusing(*args, **kwargs):
         raise Forbidden(sentence(task, what))
@@ -175,8 +169,8 @@ def operation(task: str, what: str):
     library = torch.library.Library(namespace, "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is replaced is what is wanted
-        for one in family(what):
-            library.impl(one, refusing, "CPU", allow_override=True)
+        for one in filter(family.match, torch._C._dispatch_get_all_op_names()):
+            library.impl(one.partition("::")[2], refusing, "CPU", allow_override=True)
     try:
         yield
     finally:

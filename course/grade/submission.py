@@ -115,11 +115,6 @@ def read(found: Found, made: ExerciseSet) -> Submission:
     return Submission(hashlib.sha256(data).hexdigest(), solutions, manual, problems)
 
 
-def refuse_large(data: bytes) -> None:
-    if len(data) > MAX_BYTES:
-        raise Invalid(f"the file has more than {MAX_BYTES // 1_000_000} MB")
-
-
 def regular_file(path: Path) -> bytes:
     try:
         # O_NONBLOCK: opening a FIFO would wait for whoever writes to it.
@@ -134,8 +129,7 @@ def regular_file(path: Path) -> bytes:
         while left and (part := os.read(fd, left)):
             parts.append(part)
             left -= len(part)
-        refuse_large(data := b"".join(parts))
-        return data
+        return b"".join(parts)
     except OSError as error:
         raise Invalid(f"the file cannot be read: {error.strerror}") from None
     finally:
@@ -144,6 +138,8 @@ def regular_file(path: Path) -> bytes:
 
 def cells_of(data: bytes) -> list:
     """The cells of a notebook's file."""
+    if len(data) > MAX_BYTES:
+        raise Invalid(f"the file has more than {MAX_BYTES // 1_000_000} MB")
     try:
         notebook = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):

@@ -147,7 +147,7 @@ def part_pages(chapters: dict[str, Path]) -> dict[str, str]:
         for number in inside:
             mark, path = " ◇" if number in OPTIONAL else "", chapters[number]
             link = f"[{title_of(path)}](../notebooks/{path.name})"
-            text += f"| {number}{mark} | {link} | {in_hours(minutes_of(path) or 0)} |\n"
+            text += f"| {number}{mark} | {link} | {in_hours(minutes_of(path))} |\n"
         if OPTIONAL & set(inside):
             text += "\nChapters marked ◇ are optional.\n"
         short = [f"{number} {short_title(number)} </notebooks/{chapters[number].stem}>" for number in inside]

@@ -170,6 +170,6 @@ def exercise_page(made: ExerciseSet, chapter: str, places: dict[str, str]) -> nb
 
 def released(cell: Cell, name: str) -> nbformat.NotebookNode:
     if cell.kind in ("text", "manual"):
-        return markdown(without_answer(cell.source)[0], name)
+        return markdown(without_answer(cell.source), name)
     made = code(stub(cell.source), name)
     return folded(made, "hide-input", "The visible check") if cell.kind == "check" else made

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from course.exercises import table as tasks
 from course.exercises.hours import in_hours, minutes
-from course.exercises.progress import title
+from course.exercises.progress import title_of
 from course.exercises.sets import WITHOUT, folders, read
 from course.files import diff, write_atomically
 from course.notebooks.address import is_published, repository
@@ -192,7 +192,7 @@ def sittings() -> str:
     for chapter in chapters():
         mark = " ◇" if chapter in OPTIONAL else ""
         files = " ".join(f"`{module_file(m).removeprefix('nanogpt/')}`" for m in written(chapter)) or "–"
-        name = f"[{title(chapter)}]({relative(notebook_path(chapter))})"
+        name = f"[{title_of(notebook_path(chapter))}]({relative(notebook_path(chapter))})"
         time = f"{ran[chapter]:.0f} s" if chapter in ran else "?"
         tasks_time = in_hours(tasks_of[chapter]) if chapter in tasks_of else "–"
         cells = [f"{chapter}{mark}", name, in_hours(planned.get(chapter, 0)), tasks_time, files, time]

@@ -4,6 +4,7 @@ Kept in a file that git ignores: the state, and the chapters that have been buil
 """
 
 import json
+
 from course.files import write_atomically
 from course.paths import ROOT
 

@@ -25,7 +25,6 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def notebook(made, tmp_path_factory):
-    pytest.importorskip("nbgrader")
     to = tmp_path_factory.mktemp("released")
     release(made, to)
     return json.loads((to / made.name / f"{made.name}.ipynb").read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,14 @@ def test_the_readme_has_the_whole_cycle():
 @pytest.fixture
 def class_of_twenty(tmp_path, monkeypatch):
     """A folder to work in, in which chapter 04 is the small set."""
-    pytest.importorskip("nbgrader")
     try:
         if sandbox.choose() != "bubblewrap":
             pytest.skip("bubblewrap does not work here")
     except CourseError as error:
         pytest.skip(str(error))
     made = small_set(tmp_path / "exercises")
+    for name in course.exercises.sets.PAPERS:
+        shutil.copy(README.with_name(f"{name}.md"), tmp_path / "exercises")
     monkeypatch.setattr(course.exercises.sets, "EXERCISES", tmp_path / "exercises")
     monkeypatch.setattr(course.exercises.check, "PASSED", tmp_path / "progress.json")
     monkeypatch.chdir(tmp_path)

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from course.cli import main
-from course.exercises.papers import PAGES, PAPERS, release_paper, text_of, write_paper_key
-from course.exercises.public import KEPT_BACK
-from course.exercises.sets import RELEASED, SOLUTION, folders
+from course.exercises.release import KEPT_BACK, release_paper, write_key
+from course.exercises.sets import EXERCISES, PAPERS, RELEASED, SOLUTION, folders, paper
 from course.exercises.table import WEEKS
 from course.paths import CourseError, chapters, number_of
 from nanogpt.labs.parallel.zero import state_bytes
@@ -18,7 +17,7 @@ from nanogpt.model import SIZES, GPTConfig, attention_weights, num_params
 from nanogpt.sampling import token_probs
 from nanogpt.tokenizer import learn_merges, replace
 
-FINAL = text_of("final")
+FINAL = paper("final")
 QUESTIONS = {
     int(number): text
     for number, text in re.findall(r"^## (\d+) · [^\n]+\n(.+?)(?=^## |\Z)", FINAL, re.M | re.S)
@@ -130,7 +129,7 @@ def test_the_final_has_ten_questions_of_six_points():
 
 
 def test_the_points_of_the_project_add_up():
-    project = text_of("project")
+    project = paper("project")
     tables = project.split("\n## ")
     milestones, automatic, by_hand = (
         next(part for part in tables if part.startswith(name))
@@ -153,19 +152,19 @@ def test_no_answer_is_handed_out_and_the_key_is_kept_back(tmp_path, capsys):
     assert all(f"exercises/{name}.md".startswith(KEPT_BACK) for name in PAPERS)
     assert "tests/grading/".startswith(KEPT_BACK), "this file has answers"
     with pytest.raises(CourseError, match="handed out to students"):
-        write_paper_key("final", RELEASED)
+        write_key("final", RELEASED)
 
 
 def test_an_answer_without_an_end_is_not_handed_out(tmp_path, monkeypatch):
     (tmp_path / "final.md").write_text("# Final\n\n### BEGIN SOLUTION\n42\n")
-    monkeypatch.setattr("course.exercises.papers.PAGES", tmp_path)
+    monkeypatch.setattr("course.exercises.sets.EXERCISES", tmp_path)
     with pytest.raises(CourseError, match="not handed out"):
         release_paper("final", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_every_set_has_its_week_and_the_guide_a_board_plan_for_it():
-    guide = (PAGES / "README.md").read_text("utf-8")
+    guide = (EXERCISES / "README.md").read_text("utf-8")
     due = [(str(week), numbers) for week, numbers in enumerate(WEEKS, 1)]
     assert re.findall(r"^\*\*Week (\d+) · ([\d ]+)\.\*\*", guide, re.M) == due
     assert re.findall(r"^\| (\d+) \| ([\d ]+) \|", guide, re.M) == due
@@ -176,7 +175,7 @@ def test_every_set_has_its_week_and_the_guide_a_board_plan_for_it():
 
 def test_the_numbers_of_the_board_plans_are_right():
     """Those that are computed in a line; the others are counted on the board itself."""
-    guide = (PAGES / "README.md").read_text("utf-8")
+    guide = (EXERCISES / "README.md").read_text("utf-8")
     softmax = lambda logits: [math.exp(x) / sum(map(math.exp, logits)) for x in logits]  # noqa: E731
     small, tokens = SIZES["gpt2"], 8 * 1024
     mib = [4 * num_params(small), 8 * num_params(small), 4 * 12 * 16 * tokens * 768, 4 * tokens * 50_257]

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-
-pytest.importorskip("nbgrader")
-
 from small_set import small_set
 
 import course.exercises.check

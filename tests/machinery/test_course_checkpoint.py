@@ -10,7 +10,7 @@ from course.files import replace_all
 from course.package.cells import exported_cells
 from course.package.checkpoint import excerpt, first_line
 from course.package.last_run import compare_with_run
-from course.paths import CourseError, find
+from course.paths import CourseError
 
 
 def modules_of(house) -> list[str]:

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import torch
 
-from course.exercises.checks import Check
+from course.exercises.checks import Check, tensor_form
 from course.grade.score import local
 
 
@@ -27,12 +27,10 @@ def judged(check: Check, got: list, expected: list, arguments: list) -> str:
 def form(got, expected) -> str:
     """What is wrong with a result before its numbers are looked at: a judge need not think of it."""
     if isinstance(expected, torch.Tensor):
-        if not isinstance(got, torch.Tensor):
-            return f"the result is of type {type(got).__name__}, where a tensor is due"
-        if got.dtype != expected.dtype:
-            return f"the result is in {got.dtype}, not {expected.dtype}"
-        if got.shape != expected.shape:
-            return f"the result has the shape {tuple(got.shape)}, not {tuple(expected.shape)}"
+        if isinstance(got, np.ndarray):
+            return "the result is of type ndarray, where a tensor is due"
+        if said := tensor_form(got, expected, "the result"):
+            return said
     return "the result is not finite" if finite(expected) and not finite(got) else ""
 
 

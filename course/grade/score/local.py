@@ -59,14 +59,14 @@ def damaged(made: ExerciseSet, check: Check, arguments: list, after: list, stude
     """ "" if the arguments are what they were, or the task changes them; else which of them is another."""
     if check.in_place:
         return ""
+    pairs = [pair for before, now in zip(arguments, after) for pair in enumerate(zip(before, now))]
+    number = next((number for number, (was, is_now) in pairs if changed(was, is_now)), None)
+    if number is None:
+        return ""
     function = check.call if check.harness else names_of(made, made.solutions, student)[check.call]
     names = list(inspect.signature(function).parameters)[bool(check.harness) :] if callable(function) else []
-    for before, now in zip(arguments, after):
-        for number, (was, is_now) in enumerate(zip(before, now)):
-            if changed(was, is_now):
-                name = f"`{names[number]}`" if number < len(names) else f"number {number + 1}"
-                return f"it changes its argument {name} in place, but the caller still needs it as it was"
-    return ""
+    name = f"`{names[number]}`" if number < len(names) else f"number {number + 1}"
+    return f"it changes its argument {name} in place, but the caller still needs it as it was"
 
 
 def changed(was, now) -> bool:
