@@ -16,17 +16,7 @@ from course.exercises.progress import title_of
 from course.exercises.sets import folders, read
 from course.files import notebook_bytes, write_atomically
 from course.package.rooms import ROOMS
-from course.paths import (
-    NOTEBOOKS,
-    ROOT,
-    SOURCES,
-    CourseError,
-    module_path,
-    modules,
-    number_of,
-    numbered,
-    relative,
-)
+from course.paths import ROOT, CourseError, module_path, modules, notebook_path, relative, source_chapters
 from course.site.chapters import OPTIONAL, PARTS, part
 from course.site.pages import chapter_page, exercise_page, linked, page
 from course.site.results import table
@@ -46,13 +36,6 @@ CONTENTS = [  # of the navigation, which folds the parts' chapters, the sets and
     ":caption: Exercises\n\nexercises/tasks\nexercises/instructors",
     ":caption: Beside the chapters\n\napi\ncheatsheet\nfaq\nresults\nkeys\nnanogpt/index\nchangelog\ncontributing",
 ]
-KEYS = """\
-# The keys of a run
-
-A run is a file of keys (chapter 17c). On the command line a key is changed by `key=value`, as in `python -m nanogpt train tiny train.max_steps=100`.
-The files in `nanogpt/configs/` are examples. A key that is not given has its default.
-
-"""
 
 
 def site(folder: Path = SITE) -> int:
@@ -63,13 +46,11 @@ def site(folder: Path = SITE) -> int:
     changed = settle(files, folder)
     print(f"{changed} of {len(files)} pages and pictures to be made; all take some minutes", flush=True)
     source, html, doctrees = (str(folder / name) for name in ("source", "html", "doctrees"))
-    options = ["-W", "--keep-going", "-c", str(ROOT / "site"), "-d", doctrees]
-    if not sys.stdout.isatty():  # a line for each page is for a screen alone
-        options.append("-q")
+    options = ["-q", "-W", "--keep-going", "-c", str(ROOT / "site"), "-d", doctrees]
     if subprocess.run([sys.executable, "-m", "sphinx", *options, source, html]).returncode:
         shutil.rmtree(doctrees, ignore_errors=True)  # a page that is kept would not say its warning again
         raise CourseError("Sphinx has found something wrong, as it says above; a warning counts")
-    for path in notebooks():  # which the buttons of the pages download
+    for path in notebooks().values():  # which the buttons of the pages download
         shutil.copyfile(path, folder / "html" / relative(path))
     print(f"{relative(folder)}/html/index.html: open it in a browser ({time.monotonic() - start:.0f} s)")
     return 0
@@ -89,9 +70,9 @@ def settle(files: dict[str, bytes], folder: Path) -> int:
     return len(differ)
 
 
-def notebooks() -> list[Path]:
-    """The notebooks of the chapters, without a student's copies of them."""
-    return [path for path in numbered(NOTEBOOKS, ".ipynb") if (SOURCES / f"{path.stem}.py").exists()]
+def notebooks() -> dict[str, Path]:
+    """The notebooks of the chapters, by number."""
+    return {chapter: notebook_path(chapter) for chapter in source_chapters()}
 
 
 def documented() -> list[str]:
@@ -101,7 +82,7 @@ def documented() -> list[str]:
 
 def places() -> dict[str, str]:
     """Which file or folder of the repository is which page."""
-    chapters = {relative(path): relative(path) for path in notebooks()}
+    chapters = {relative(path): relative(path) for path in notebooks().values()}
     sets = {relative(folder): f"{relative(folder)}.ipynb" for folder in folders()}
     written = [path for path in (ROOT / "site").rglob("*") if path.suffix in (".md", ".png")]
     pages = {relative(path): path.relative_to(ROOT / "site").as_posix() for path in written}
@@ -117,13 +98,13 @@ def staged() -> dict[str, bytes]:
             files[name] = (ROOT / file).read_bytes()
         elif file.endswith(".md") and file != "README.md":
             files[name] = page(file, name, where).encode()
-    chapters = {number_of(path): path for path in notebooks()}
+    chapters = notebooks()
     for path in chapters.values():
         files[relative(path)] = notebook_bytes(chapter_page(path, where))
     for made in map(read, folders()):
         name = where[f"exercises/{made.name}"]
         files[name] = notebook_bytes(exercise_page(made, chapters[made.number].stem, where))
-    for name, text in ({"keys.md": keys_page()} | part_pages(chapters) | module_pages()).items():
+    for name, text in (part_pages(chapters) | module_pages()).items():
         files[name] = linked(text, name, name, where).encode()
     files["exercises/tasks.md"] += TREE.format(":glob:\n\n*_*").encode()
     files["index.md"] += "".join(map(TREE.format, CONTENTS)).encode()
@@ -144,19 +125,6 @@ def part_pages(chapters: dict[str, Path]) -> dict[str, str]:
         text += f"{table(' | chapter | takes', rows, '---')}\n" + TREE.format("\n" + "\n".join(short))
         pages[f"parts/{name.split()[0].lower()}.md"] = text
     return pages
-
-
-def keys_page() -> str:
-    """Every key of a run's configuration, with its default and its meaning, as `python -m nanogpt train --help` has them."""
-    # here: a course without the package has a site, too
-    from nanogpt.config import Config, key_lines
-
-    rows = []
-    for line in key_lines(Config):
-        setting, _, meaning = line.strip().partition("  ")
-        key, _, default = setting.partition("=")
-        rows.append((f"`{key}`", f"`{default}`", meaning.replace("|", "&#124;")))
-    return KEYS + table("key | default | meaning", rows, "---") + "\n"
 
 
 def module_pages() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`course readme`: what README and the site's first page and results count.
+"""`course readme`: what README and pages of the site list and count.
 
 Each block between two comments is made here or in course/site/results.py, from the repository as it is.
 """
@@ -12,18 +12,19 @@ from course.exercises.hours import in_hours, minutes
 from course.exercises.progress import title
 from course.exercises.sets import WITHOUT, folders, read
 from course.files import diff, write_atomically
-from course.paths import PACKAGE, ROOT, TIMES, CourseError, chapters, module_file, notebook_path, relative
+from course.paths import ROOT, TIMES, CourseError, chapters, module_file, notebook_path, relative
 from course.site import pictures, results
 from course.site.chapters import OPTIONAL, PARTS, part
 from course.site.results import table
 from course.states.released import writers
 
-README, INDEX = ROOT / "README.md", ROOT / "site" / "index.md"
+README = ROOT / "README.md"
+PAGES = [README, *(ROOT / "site" / name for name in ("index.md", "keys.md", "results.md"))]
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def readme(write: bool) -> int:
-    """Write the blocks of all PAGES, or show what differs; 1 where something does."""
+    """Write the blocks of all pages, or show what differs; 1 where something does."""
     if not folders():
         raise CourseError(f"the hours of exercises cannot be counted; {WITHOUT}")
     changed = 0
@@ -45,7 +46,7 @@ def filled(text: str, path: Path) -> str:
     """The text of a page with every block as it has to be now."""
 
     def block(found: re.Match) -> str:
-        made = PAGES[path][found[2]]()
+        made = BLOCKS[found[2]]()
         if path != README:  # it lies beside the pictures
             made = made.replace('"site/pictures/', '"pictures/')
         return f"{found[1]}{made}\n{found[3]}"
@@ -82,17 +83,6 @@ def picture(name: str, width: int, alt: str) -> str:
     )
 
 
-def package() -> str:
-    """How large the core is, and the labs beside it."""
-    core, labs = (list(PACKAGE.glob(files)) for files in ("[a-z]*.py", "labs/**/[a-z]*.py"))
-    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in core)
-    return (
-        f"- **The package `nanogpt/`**: {len(core)} modules with about {round(lines, -2):,} lines, which read GPT-2's weights, train on one core"
-        f" or in many\n  processes, and go on after `kill -9`. `nanogpt.labs` has {len(labs)} more: what you have built to study, to measure"
-        " or to go further.\n  Each of them was exported by a notebook."
-    )
-
-
 def exercise_minutes() -> dict[str, int]:
     """The minutes that the tasks of each set state, by chapter."""
     return {made.number: sum(task.minutes for task in made.tasks.values()) for made in map(read, folders())}
@@ -101,25 +91,26 @@ def exercise_minutes() -> dict[str, int]:
 def roads() -> str:
     """A row for each part, and one for all of them: sittings on the main road and beside it, and their hours."""
     planned, tasks = minutes(), exercise_minutes()
-    inside = {name: part(name, chapters()) for name in PARTS}
-    links = {name: f"[{name}]({relative(notebook_path(inside[name][0]))})" for name in PARTS}
-    parts = [(links[name], can, inside[name]) for name, (_, can) in PARTS.items()]
+
+    def road(name: str, can: str, some: list[str]) -> tuple[str, ...]:
+        sides = [[c for c in some if c not in OPTIONAL], [c for c in some if c in OPTIONAL]]
+        counted = [
+            f"{len(side)} sittings, {hours(sum(planned.get(chapter, 0) for chapter in side))}"
+            if side
+            else "–"
+            for side in sides
+        ]
+        return name, can, *counted, hours(sum(tasks.get(chapter, 0) for chapter in some))
+
     rows = []
-    for name, can, some in [*parts, ("all", "", chapters())]:
-        road, beside = (
-            sittings_of([c for c in some if (c in OPTIONAL) is left], planned) for left in (False, True)
-        )
-        rows.append((name, can, road, beside, hours(sum(tasks.get(chapter, 0) for chapter in some))))
+    for name, (first, can) in PARTS.items():
+        rows.append(road(f"[{name}]({relative(notebook_path(first))})", can, part(name, chapters())))
+    rows.append(road("all", "", chapters()))
     return table("part | afterwards you can | main road | ◇ optional | exercises", rows, "---")
 
 
-def sittings_of(some: list[str], planned: dict[str, int]) -> str:
-    """How many sittings these are, and their hours."""
-    return f"{len(some)} sittings, {hours(sum(planned.get(c, 0) for c in some))}" if some else "–"
-
-
 def hours(time: float) -> str:
-    return f"{time / 60:.0f} h" if time else "–"
+    return f"{time / 60:.0f} h"
 
 
 def sittings() -> str:
@@ -133,20 +124,30 @@ def sittings() -> str:
         times = in_hours(planned.get(chapter, 0)), in_hours(tasks[chapter]) if chapter in tasks else "–"
         exported = [module_file(module) for module, by in writers().items() if chapter in by]
         files = " ".join(f"`{file.removeprefix('nanogpt/')}`" for file in exported)
-        time = f"{ran[chapter]:.0f} s" if chapter in ran else "?"
-        rows.append((f"{chapter}{mark}", name, *times, files or "–", time))
+        rows.append((f"{chapter}{mark}", name, *times, files or "–", f"{ran.get(chapter, 0):.0f} s"))
     summary = f"All {len(rows)} sittings: how long each takes, what it writes, and how long it runs on two CPU cores, {sum(ran.values()) / 60:.0f} minutes in all"
     made = table(" | sitting | takes | exercises | writes | runs in", rows, "---")
     return f"<details><summary>{summary}</summary>\n\n{made}\n</details>"
 
 
-BLOCKS = {
+def keys() -> str:
+    """Every key of a run's configuration, with its default and its meaning, as `python -m nanogpt train --help` has them."""
+    from nanogpt.config import Config, key_lines  # here: a course without the package has this command, too
+
+    rows = []
+    for line in key_lines(Config):
+        setting, _, meaning = line.strip().partition("  ")
+        key, _, default = setting.partition("=")
+        rows.append((f"`{key}`", f"`{default}`", meaning.replace("|", "&#124;")))
+    return table("key | default | meaning", rows, "---")
+
+
+BLOCKS = results.BLOCKS | {
     "story": story,
     "loss": loss_picture,
     "map": map_picture,
     "staircase": staircases,
-    "package": package,
     "roads": roads,
     "sittings": sittings,
+    "keys": keys,
 }
-PAGES = {README: BLOCKS, INDEX: BLOCKS, results.RESULTS: {"loss": loss_picture, **results.BLOCKS}}

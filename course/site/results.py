@@ -7,7 +7,6 @@ from statistics import fmean
 from course.paths import ROOT, relative
 from course.site.pictures import FIRST, H100, LADDER, MEASUREMENTS, NAMES, in_all, recorded, staircase_steps
 
-RESULTS = ROOT / "site" / "results.md"
 LEARNED, CHANGES, PEERS = (MEASUREMENTS / f"{name}.json" for name in ("learned", "llama", "h200-peers"))
 GPUS = {"H100": H100, "H200": MEASUREMENTS / "h200.json"}
 DAYS = {name: MEASUREMENTS / f"{name.lower()}-day.json" for name in GPUS}

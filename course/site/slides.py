@@ -11,24 +11,21 @@ import nbformat
 
 from course.files import read_notebook, write_atomically
 from course.notebooks.address import undressed
-from course.paths import CourseError, chapters, notebook_path
+from course.paths import chapters, notebook_path
 from course.site.chapters import PARTS, part
 from course.site.reading import cells_to_read
 
 NUMBERS = "Numbers are those of the executed notebooks. Times and rates differ on another machine: run the cell before you show it."
 
 
-def write_slides(folder: Path, wanted: str | None = None) -> list[str]:
-    """Write the decks of all parts, or of the one with this numeral; a line for each."""
+def write_slides(folder: Path) -> list[str]:
+    """Write the decks of all parts; a line for each."""
     from nbconvert import SlidesExporter  # takes a second
 
-    there = {name.split()[0]: name for name in PARTS if part(name, chapters())}
-    if wanted and wanted.upper() not in there:
-        raise CourseError(f"--part {wanted!r} is none of {', '.join(there)}")
     exporter, written = SlidesExporter(reveal_scroll=True), []
-    for numeral in [wanted.upper()] if wanted else there:
-        slides, path = deck(there[numeral]), folder / f"{numeral}.html"
-        page, _ = exporter.from_notebook_node(slides, {"metadata": {"name": there[numeral]}})
+    for name in PARTS:
+        slides, path = deck(name), folder / f"{name.split()[0]}.html"
+        page, _ = exporter.from_notebook_node(slides, {"metadata": {"name": name}})
         write_atomically(path, page.encode())
         written.append(f"{path}: {len(slides.cells)} slides")
     return written

@@ -29,7 +29,7 @@ from course.paths import (
 )
 from course.predictions import ASKS
 from course.site import build as site
-from course.site import pages
+from course.site import pages, readme
 from course.site.reading import cells_to_read, code_to_read
 from nanogpt.config import keys
 
@@ -148,12 +148,10 @@ def test_every_chapter_reads_without_directives_and_its_predictions_are_question
         assert shown == asked, path.name
 
 
-def test_a_students_own_files_and_copies_are_no_pages(monkeypatch):
-    places, modules_of, notebooks = site.places(), site.module_pages(), site.notebooks()
+def test_a_students_own_modules_are_no_pages(monkeypatch):
+    places, pages_of_modules = site.places(), site.module_pages()
     monkeypatch.setattr(site, "modules", lambda: [*modules(), "yours-model", "model (copy)", "labs.mine"])
-    copies = [NOTEBOOKS / "04_attention-Copy1.ipynb", NOTEBOOKS / "04_tries.ipynb"]
-    monkeypatch.setattr(site, "numbered", lambda *_: sorted([*FILES.values(), *copies], key=number_of))
-    assert (site.places(), site.module_pages(), site.notebooks()) == (places, modules_of, notebooks)
+    assert (site.places(), site.module_pages()) == (places, pages_of_modules)
 
 
 def test_every_module_has_a_page_and_the_core_comes_first():
@@ -165,7 +163,7 @@ def test_every_module_has_a_page_and_the_core_comes_first():
 
 
 def test_every_key_of_a_run_is_on_its_page_with_its_meaning():
-    rows = re.findall(r"^\| `(\S+)` \| `(.*?)` \| (.+) \|$", site.keys_page(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\S+)` \| `(.*?)` \| (.+) \|$", readme.keys(), re.MULTILINE)
     assert [key for key, _, _ in rows] == list(keys())
     assert all(meaning.strip() for _, _, meaning in rows), "a key without a meaning"
 

@@ -58,11 +58,15 @@ def test_no_link_is_dead(name):
             assert anchor in anchors(path.read_text(encoding="utf-8")), f"{name} leads to {target}"
 
 
+def test_each_block_stands_on_a_page():
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in readme.PAGES)
+    assert set(re.findall(r"<!-- (\w+) -->", pages)) == set(readme.BLOCKS)
+
+
 @pytest.mark.parametrize("path", readme.PAGES, ids=lambda path: path.name)
 def test_counts_hours_times_tables_and_the_story_are_those_of_the_repository(path):
     text = path.read_text(encoding="utf-8")
     assert readme.filled(text, path) == text, "run `course readme --write`"
-    assert set(re.findall(r"<!-- (\w+) -->", README)) == set(readme.BLOCKS)
     changed = re.sub(r"(<!-- \w+ -->\n)", r"\1an older line\n", text)
     assert readme.filled(changed, path) == text, "a block that nobody fills"
 
@@ -78,6 +82,12 @@ def test_what_is_said_of_the_first_model_is_recorded_and_printed(text):
     assert all(run[whose]["both"] == 1 for run in runs["as in chapter 07"] for whose in ("hers", "his"))
     page = (ROOT / "notebooks/07b_learned.ipynb").read_text(encoding="utf-8")
     assert re.search(r"by the pronoun in (\d+) of \1 stories", page)
+
+
+def test_the_core_is_about_as_long_as_readme_says():
+    said = int(re.search(r"a core of about ([\d,]+) lines", README)[1].replace(",", ""))
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.glob("[a-z]*.py"))
+    assert lines == pytest.approx(said, rel=0.1)
 
 
 @pytest.mark.parametrize("text", [README, INDEX], ids=["README", "index"])
