@@ -6,7 +6,6 @@ Pages are staged below build/site/source and built into build/site/html. Nothing
 import shutil
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -42,7 +41,7 @@ def site(folder: Path = SITE) -> int:
     """Stage the pages and let Sphinx make those that have changed, each warning an error; 0, or CourseError."""
     if missing := [name for name in ("sphinx", "myst_nb", "sphinx_book_theme") if find_spec(name) is None]:
         raise CourseError(f"the site needs {', '.join(missing)}: pip install -c constraints.txt -e '.[site]'")
-    start, files = time.monotonic(), staged()
+    files = staged()
     changed = settle(files, folder)
     print(f"{changed} of {len(files)} pages and pictures to be made; all take some minutes", flush=True)
     source, html, doctrees = (str(folder / name) for name in ("source", "html", "doctrees"))
@@ -52,7 +51,7 @@ def site(folder: Path = SITE) -> int:
         raise CourseError("Sphinx has found something wrong, as it says above; a warning counts")
     for path in notebooks().values():  # which the buttons of the pages download
         shutil.copyfile(path, folder / "html" / relative(path))
-    print(f"{relative(folder)}/html/index.html: open it in a browser ({time.monotonic() - start:.0f} s)")
+    print(f"{relative(folder)}/html/index.html: open it in a browser")
     return 0
 
 

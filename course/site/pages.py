@@ -30,14 +30,9 @@ WRITER = """\
 </section>
 <script src="../_static/writer.js" defer></script>"""
 START = """
-These are the tasks as they are handed out, to be read; the chapter is [chapter {number}](../notebooks/{chapter}.ipynb).
-To work on them, in the course's folder:
-
-```
-course exercises release {number}    # writes released/{name}/{name}.ipynb
-course lab                     # open it there
-course check {number}                # the visible checks, offline; they say why one fails
-```
+These are the tasks as they are handed out, to be read; the chapter is [chapter {number}](../notebooks/{chapter}.ipynb). To work on them, in
+the course's folder: `course exercises release {number}` writes `released/{name}/{name}.ipynb`, `course lab` opens it, and `course check {number}`
+runs the visible checks, offline, and says why one fails.
 
 Hints open one at a time. A cell that says `YOUR CODE HERE` is yours. Grading runs more checks than are shown here."""
 
@@ -70,8 +65,7 @@ def linked(text: str, file: str, name: str, places: dict[str, str]) -> str:
             return f"{found['text']}({near(places[there])}{mark}{anchor})"
         if not (ROOT / there).exists():
             return found[0]  # Sphinx says that it is dead
-        kind = "tree" if (ROOT / there).is_dir() else "blob"
-        return f"{found['text']}({url}/{kind}/main/{there})" if (url := address()) else found["text"][1:-1]
+        return f"{found['text']}({url}/blob/main/{there})" if (url := address()) else found["text"][1:-1]
 
     return TASK.sub(lambda found: f"[{found[0]}](#task-{found[0]})", PROSE.sub(instead, text))
 

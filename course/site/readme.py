@@ -5,7 +5,6 @@ Each block between two comments is made here or in course/site/results.py, from 
 
 import json
 import re
-import textwrap
 from pathlib import Path
 
 from course.exercises.hours import in_hours, minutes
@@ -54,20 +53,8 @@ def filled(text: str, path: Path) -> str:
     return BLOCK.sub(block, text)
 
 
-def story() -> str:
-    """What the first model writes."""
-    text = pictures.recorded(pictures.FIRST)["story"]["text"]
-    return textwrap.fill(text, width=110, initial_indent="> ", subsequent_indent="> ")
-
-
 def loss_picture() -> str:
     return picture("loss", 540, pictures.loss_in_words(pictures.first_run(pictures.recorded(pictures.FIRST))))
-
-
-def map_picture() -> str:
-    from course.figures.setup import MAP  # matplotlib takes a second
-
-    return picture("map", 560, MAP)
 
 
 def staircases() -> str:
@@ -143,9 +130,7 @@ def keys() -> str:
 
 
 BLOCKS = results.BLOCKS | {
-    "story": story,
     "loss": loss_picture,
-    "map": map_picture,
     "staircase": staircases,
     "roads": roads,
     "sittings": sittings,

@@ -64,8 +64,10 @@ def test_what_a_chapter_mentions_is_a_link_to_its_page(line, linked):
 
 def test_a_link_into_the_repository_leads_there_or_is_plain_text(address):
     text = "[data](../data/README.md), [source](../course/), ![alt](pictures/staircase-light.png)"
-    blob, tree = f"{REPOSITORY}/blob/main/data/README.md", f"{REPOSITORY}/tree/main/course"
-    data, source = (f"[data]({blob})", f"[source]({tree})") if address else ("data", "source")
+    main = f"{REPOSITORY}/blob/main"
+    data, source = (
+        (f"[data]({main}/data/README.md)", f"[source]({main}/course)") if address else ("data", "source")
+    )
     linked = pages.linked(text, "site/faq.md", "faq.md", PLACES)
     assert linked == f"{data}, {source}, ![alt](pictures/staircase-light.png)"
 

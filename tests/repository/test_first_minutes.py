@@ -76,12 +76,19 @@ def test_what_is_said_of_the_first_model_is_recorded_and_printed(text):
     model = recorded("readme-model")
     assert f"a model with {model['parameters'] / 1e6:.1f} million parameters, after about a minute" in text
     assert 40 < model["seconds"] < 90
-    assert model["story"]["command"] in text.replace("\\\n    ", "")
+    quoted = " ".join(re.findall(r"^> (.+)$", text, re.MULTILINE))
+    assert quoted == model["story"]["text"] and model["story"]["command"] in text.replace("\\\n    ", "")
     assert "it still names the right one in every story" in text and "never the name" in text
     runs = recorded("learned")["runs"]
     assert all(run[whose]["both"] == 1 for run in runs["as in chapter 07"] for whose in ("hers", "his"))
     page = (ROOT / "notebooks/07b_learned.ipynb").read_text(encoding="utf-8")
     assert re.search(r"by the pronoun in (\d+) of \1 stories", page)
+
+
+def test_the_map_is_described_as_in_chapter_00():
+    from course.figures.setup import MAP
+
+    assert f'alt="{MAP}"' in README
 
 
 def test_the_core_is_about_as_long_as_readme_says():
