@@ -63,7 +63,7 @@ def code_to_read(cell, default: str, came_out: dict[str, str], asks: str = "pred
     calls = {called(node) for node in body[len(imports) :]}
     if calls == {asks}:
         return [question(body, came_out)]
-    if not calls:
+    if imports and not calls:
         return [*before, folded(cell, "hide-input", IMPORTS)]
     if len(imports) > 1:
         lines, end = cell.source.split("\n"), imports[-1].end_lineno

@@ -78,26 +78,21 @@ def exercise_minutes() -> dict[str, int]:
 def roads() -> str:
     """A row for each part, and one for all of them: sittings on the main road and beside it, and their hours."""
     planned, tasks = minutes(), exercise_minutes()
-
-    def road(name: str, can: str, some: list[str]) -> tuple[str, ...]:
-        sides = [[c for c in some if c not in OPTIONAL], [c for c in some if c in OPTIONAL]]
-        counted = [
-            f"{len(side)} sittings, {hours(sum(planned.get(chapter, 0) for chapter in side))}"
-            if side
-            else "–"
-            for side in sides
-        ]
-        return name, can, *counted, hours(sum(tasks.get(chapter, 0) for chapter in some))
-
+    parts = [
+        (f"[{name}]({relative(notebook_path(first))})", can, part(name, chapters()))
+        for name, (first, can) in PARTS.items()
+    ]
     rows = []
-    for name, (first, can) in PARTS.items():
-        rows.append(road(f"[{name}]({relative(notebook_path(first))})", can, part(name, chapters())))
-    rows.append(road("all", "", chapters()))
+    for name, can, inside in [*parts, ("all", "", chapters())]:
+        road, beside = [c for c in inside if c not in OPTIONAL], [c for c in inside if c in OPTIONAL]
+        exercises = f"{sum(tasks.get(c, 0) for c in inside) / 60:.0f} h"
+        rows.append((name, can, counted(road, planned), counted(beside, planned), exercises))
     return table("part | afterwards you can | main road | ◇ optional | exercises", rows, "---")
 
 
-def hours(time: float) -> str:
-    return f"{time / 60:.0f} h"
+def counted(some: list[str], planned: dict[str, int]) -> str:
+    """How many sittings these are, and their hours."""
+    return f"{len(some)} sittings, {sum(planned.get(c, 0) for c in some) / 60:.0f} h" if some else "–"
 
 
 def sittings() -> str:

@@ -33,7 +33,7 @@ def write_slides(folder: Path) -> list[str]:
 
 def deck(name: str) -> nbformat.NotebookNode:
     """A part's slides as one notebook: its contents, then its chapters."""
-    slides = [slide for number in part(name, chapters()) for slide in chapter_slides(number)]
+    slides = [each for number in part(name, chapters()) for each in chapter_slides(number)]
     titles = [s.source.split("\n")[0] for s in slides if s.metadata.slideshow.slide_type == "slide"]
     listed = "\n".join(title.replace("# ", "- ", 1) for title in titles)
     about = f"# {name}\n\nAfterwards you can {PARTS[name][1]}.\n\n{listed}\n\n{NUMBERS}"

@@ -27,6 +27,7 @@ PAGES = [
     "site/index.md",
     "site/api.md",
     "site/faq.md",
+    "site/keys.md",
     "site/cheatsheet.md",
     "site/results.md",
     "slurm/README.md",
