@@ -139,7 +139,7 @@ def module_pages() -> dict[str, str]:
             pages[f"nanogpt/{file}.md"] = (
                 f"# nanogpt.{name}\n\nWritten in {written}.\n\n```{{eval-rst}}\n.. automodule:: nanogpt.{name}\n```\n"
             )
-        text += f"\n## nanogpt.{room}\n\n{ROOMS[room]}\n\n" if room else "\n"
+        text += f"\n## {room}\n\n{ROOMS[room]}\n\n" if room else "\n"
         text += table("module | chapter | what it holds", rows, "---") + "\n"
     entries = [f"{name} <{name.replace('.', '/')}>" for name in names]
     return pages | {"nanogpt/index.md": text + TREE.format("\n" + "\n".join(entries))}
