@@ -269,12 +269,10 @@ INSTRUCTORS = {
         example="course grade run 04 --submissions DIR",
     ),
     "slides": Command(
-        "Write a deck of slides for each part, or for one, to be shown in a browser. All of it comes from the executed\n"
-        "notebooks.",
+        "Write a deck of slides for each part, to be shown in a browser. All of it comes from the executed notebooks.",
         "course.site.slides:write_slides",
         option("folder", metavar="FOLDER", type=Path, help="where the decks go"),
-        option("--part", dest="wanted", metavar="III", help="one part (default: all)"),
-        example="course slides --part III slides",
+        example="course slides slides",
     ),
 }
 AUTHORS = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from docutils import nodes
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # nanogpt is imported for its docstrings
+from course.site.pages import address
 
 project = "Build GPT-2, and make it fast"
 author = ""  # else each page ends with one
@@ -44,8 +45,10 @@ html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,
     "home_page_in_toc": True,
-    "repository_branch": "main",  # of the repository_url that `course site` gives once there is one
+    "repository_branch": "main",
 }
+if url := address():
+    html_theme_options |= {"repository_url": url, "use_repository_button": True}
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -1,4 +1,4 @@
-"""The map of the course: its chapters by number, and its parts. Every reference to a chapter is checked against it.
+"""The map of the course: its parts, and the sittings that are optional.
 
 What does not fit one sitting goes on under the same number with a letter.
 """
@@ -7,26 +7,11 @@ import re
 
 from course.paths import SOURCES, number_of, numbered
 
-CHAPTERS = {  # by number, what its file is called
-    number_of(path): path.stem.partition("_")[2].replace("fine_tuning", "fine-tuning").replace("_", " ")
-    for path in numbered(SOURCES, ".py")
-}
-
 # Sittings that a reader may leave out, since the others can be read without them: their headings have the mark.
 OPTIONAL = {
     number_of(path)
     for path in numbered(SOURCES, ".py")
     if re.search(r"^# \w+ ◇", path.read_text(encoding="utf-8")[:500], re.MULTILINE)
-}
-
-SHORT = {  # where the file's name is not what a reader looks for
-    "05": "GPT-2",
-    "06": "pretrained weights",
-    "11": "torch.compile",
-    "18b": "HellaSwag",
-    "19b": "answers and rewards",
-    "20": "DDP",
-    "21c": "ring attention",
 }
 
 PARTS = {  # name: the chapter that it begins with, and what one can do after it

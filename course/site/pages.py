@@ -2,17 +2,16 @@
 
 import os
 import re
-from html import escape
 from pathlib import Path
 
 import nbformat
 
 from course.exercises.release import code, leaked, markdown, without_answer
-from course.exercises.sets import Cell, ExerciseSet, stub
+from course.exercises.sets import ExerciseSet, stub
 from course.files import read_notebook
 from course.notebooks.address import is_published, repository, undressed
 from course.notebooks.source import METADATA
-from course.paths import ROOT, SOURCES, CourseError, number_of, relative
+from course.paths import ROOT, CourseError, number_of, relative
 from course.site.reading import cells_to_read, folded
 
 PROSE = re.compile(
@@ -26,19 +25,14 @@ PICTURE = re.compile(
 )
 TASK = re.compile(r"(?<=\*\*)(\d\d[a-z]?-\d)(?=\*\*)|(?<=^\| )(\d\d[a-z]?-\d)(?= )", re.MULTILINE)
 WRITER = """\
-<section class="writer" aria-label="The widget" data-beginning="{beginning}" hidden>
+<section class="writer" aria-label="The widget" data-beginning="It was a stormy day at the hill. Jack was there with Lucy. Jack came with his two black shells, and Lucy came with her five. Jack liked his two shells, and Lucy loved her five. A lovely owl hid under the bench. Lucy showed Jack her five shells. &quot;You look tired,&quot; said Jack. Lucy counted her five shells, and Jack polished his two. Lucy handed Jack one of her five shells. &quot;Thank you, Lucy,&quot; said Jack. Now she had four, and he had" hidden>
 <p>On this page the widget works without a notebook. It can also go on: press Write, and follow the bars from token to token.</p>
 </section>
 <script src="../_static/writer.js" defer></script>"""
 START = """
-These are the tasks as they are handed out, to be read; the chapter is [chapter {number}](../notebooks/{chapter}.ipynb).
-To work on them, in the course's folder:
-
-```
-course exercises release {number}    # writes released/{name}/{name}.ipynb
-course lab                     # open it there
-course check {number}                # the visible checks, offline; they say why one fails
-```
+These are the tasks as they are handed out, to be read; the chapter is [chapter {number}](../notebooks/{chapter}.ipynb). To work on them, in
+the course's folder: `course exercises release {number}` writes `released/{name}/{name}.ipynb`, `course lab` opens it, and `course check {number}`
+runs the visible checks, offline, and says why one fails.
 
 Hints open one at a time. A cell that says `YOUR CODE HERE` is yours. Grading runs more checks than are shown here."""
 
@@ -51,8 +45,8 @@ def address() -> str | None:
 def linked(text: str, file: str, name: str, places: dict[str, str]) -> str:
     """The prose of the repository's `file` as the page `name`; places says which file is which page.
 
-    A link to a page leads there, one to another file to its address (without one only its text stays), and each
-    "chapter 07" and each task becomes a link.
+    A link to a page leads there, one to another file to its address (without one only its text stays), each "chapter 07"
+    becomes a link, and so does the task that a line of a list or table begins with.
     """
     chapters = {number_of(Path(page)): page for page in places.values() if page.startswith("notebooks/")}
 
@@ -71,105 +65,62 @@ def linked(text: str, file: str, name: str, places: dict[str, str]) -> str:
             return f"{found['text']}({near(places[there])}{mark}{anchor})"
         if not (ROOT / there).exists():
             return found[0]  # Sphinx says that it is dead
-        kind = "tree" if (ROOT / there).is_dir() else "blob"
-        return f"{found['text']}({url}/{kind}/main/{there})" if (url := address()) else found["text"][1:-1]
+        return f"{found['text']}({url}/blob/main/{there})" if (url := address()) else found["text"][1:-1]
 
-    return PROSE.sub(instead, text)
-
-
-def with_tasks(text: str) -> str:
-    """The task that a line of a list or table begins with is a link to it."""
-    return TASK.sub(lambda found: f"[{found[0]}](#task-{found[0]})", text)
+    return TASK.sub(lambda found: f"[{found[0]}](#task-{found[0]})", PROSE.sub(instead, text))
 
 
 def page(file: str, name: str, places: dict[str, str]) -> str:
     """A Markdown file as a page. <picture>, which follows the system's colours, becomes a picture for each of the page's."""
     text = (ROOT / file).read_text(encoding="utf-8")
-    if name == "index.md" and (url := address()):
-        text = text.replace(
-            "</p>", f' <a href="{url}">GitHub</a> <a href="{colab(url, "00_setup.ipynb")}">Colab</a></p>', 1
-        )
     each = r"\n```{image} \3\n:class: only-light\n:alt: \2\n```\n```{image} \1\n:class: only-dark\n:alt: \2\n```\n"
-    return with_tasks(linked(PICTURE.sub(each, text), file, name, places))
+    return linked(PICTURE.sub(each, text), file, name, places)
 
 
 def chapter_page(path: Path, places: dict[str, str]) -> nbformat.NotebookNode:
-    """A chapter with buttons below its heading, links, and each picture's alternative text where myst-nb looks."""
+    """A chapter with buttons below its heading, links, and each picture's alternative text where myst-nb looks.
+
+    Behind chapter 08's widget, of which a page shows a picture, comes a place where the model writes.
+    """
     nb = undressed(read_notebook(path))  # the page has buttons of its own
-    for cell in nb.cells:
+    cells, nb.cells = nb.cells, []
+    for cell in cells:
+        nb.cells.append(cell)
         if cell.cell_type == "markdown":
-            text = linked(cell.source, relative(path), relative(path), places)
-            cell.source = with_tasks(text)
-        shown = [
-            o.metadata["image/png"] for o in cell.get("outputs", ()) if "image/png" in o.get("metadata", ())
-        ]
-        if shown:
-            cell.metadata["mystnb"] = {"image": {"alt": "; ".join(each["alt"] for each in shown)}}
-    nb.cells = cells_to_read(with_writer(nb.cells), relative(path))
-    first = next(cell for cell in nb.cells if cell.source.startswith("# "))
-    first.source = re.sub(
-        r"\A#[^\n]*\n", lambda found: f"{found[0]}\n{buttons(path)}\n\n", first.source + "\n"
-    )
+            cell.source = linked(cell.source, relative(path), relative(path), places)
+        elif cell.source.startswith("figures.playground_widget("):
+            nb.cells.append(markdown(WRITER, "writer"))
+        pictures = [output.get("metadata", {}).get("image/png") for output in cell.get("outputs", ())]
+        if alts := [each["alt"] for each in pictures if each]:
+            cell.metadata["mystnb"] = {"image": {"alt": "; ".join(alts)}}
+    nb.cells = cells_to_read(nb.cells)
+    heading, _, text = nb.cells[0].source.partition("\n")
+    nb.cells[0].source = f"{heading}\n\n{buttons(path.name)}\n\n{text}"
     return nb
 
 
-def with_writer(cells: list) -> list:
-    """The cells of a chapter; behind chapter 08's widget, of which a page shows a picture, a place where the model writes."""
-    made = []
-    for cell in cells:
-        made.append(cell)
-        if cell.source.startswith("figures.playground_widget("):
-            made.append(markdown(WRITER.format(beginning=escape(question())), "writer"))
-    return made
-
-
-def question() -> str:
-    """What chapter 08's widget asks first: a story up to a number that must be computed."""
-    from nanogpt.labs.corpora.stories import stories  # here: a course without the package has a site, too
-
-    told = next(stories(200, seed=1))
-    return told.text[: told.answers[-1][0]].rstrip()
-
-
-def buttons(path: Path) -> str:
-    """Where a chapter can be run, had and looked into."""
-    url, source = address(), f"src/{path.stem}.py"
-    links = [(f"{url}/blob/main/notebooks/{source}" if url else f"{source}.txt", "", "View source")]
-    links.insert(0, (path.name, " download", "Download notebook"))
-    if url:
-        links.insert(0, (colab(url, path.name), "", "Open in Colab"))
-    return f'<p class="buttons">{" ".join(f"""<a href="{to}"{more}>{says}</a>""" for to, more, says in links)}</p>'
-
-
-def colab(url: str, name: str) -> str:
-    """Where a notebook opens on Colab."""
-    return f"{url.replace('https://github.com', 'https://colab.research.google.com/github')}/blob/main/notebooks/{name}"
-
-
-def raw_files(chapter: Path) -> dict[str, bytes]:
-    """What a chapter's buttons lead to on the site itself."""
-    source = SOURCES / f"{chapter.stem}.py"
-    return {relative(chapter): chapter.read_bytes(), f"{relative(source)}.txt": source.read_bytes()}
+def buttons(name: str) -> str:
+    """Where a chapter can be run and had."""
+    links = f'<a href="{name}" download>Download notebook</a>'
+    if url := address():
+        colab = url.replace("https://github.com", "https://colab.research.google.com/github")
+        links = f'<a href="{colab}/blob/main/notebooks/{name}">Open in Colab</a> {links}'
+    return f'<p class="buttons">{links}</p>'
 
 
 def exercise_page(made: ExerciseSet, chapter: str, places: dict[str, str]) -> nbformat.NotebookNode:
     """An exercise set as it is handed out: no solution, no model answer, no hidden check."""
-    nb = nbformat.v4.new_notebook(
-        metadata=METADATA, cells=[released(cell, f"cell-{n}") for n, cell in enumerate(made.cells)]
-    )
+    file, name = f"exercises/{made.name}/exercise.py", f"exercises/{made.name}.ipynb"
+    nb = nbformat.v4.new_notebook(metadata=METADATA)
+    for number, cell in enumerate(made.cells):
+        if cell.kind in ("text", "manual"):
+            text = linked(without_answer(cell.source)[0], file, name, places)
+            text = re.sub(r"^(?=## (\d\d[a-z]?-\d) )", r"(task-\1)=\n", text, flags=re.MULTILINE)
+            shown = markdown(text, f"cell-{number}")
+        else:
+            shown = code(stub(cell.source), f"cell-{number}")
+        nb.cells.append(folded(shown, "hide-input", "The visible check") if cell.kind == "check" else shown)
     if leaks := leaked(made, nb):
         raise CourseError(f"{made.name} is not on the site, since it would show {leaks[0]!r}")
-    file, name = f"exercises/{made.name}/exercise.py", f"exercises/{made.name}.ipynb"
-    for cell in nb.cells:
-        if cell.cell_type == "markdown":
-            text = linked(cell.source, file, name, places)
-            cell.source = re.sub(r"^(?=## (\d\d[a-z]?-\d) )", r"(task-\1)=\n", text, flags=re.MULTILINE)
     nb.cells[0].source += START.format(number=made.number, name=made.name, chapter=chapter)
     return nb
-
-
-def released(cell: Cell, name: str) -> nbformat.NotebookNode:
-    if cell.kind in ("text", "manual"):
-        return markdown(without_answer(cell.source), name)
-    made = code(stub(cell.source), name)
-    return folded(made, "hide-input", "The visible check") if cell.kind == "check" else made

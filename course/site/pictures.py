@@ -5,9 +5,10 @@ from pathlib import Path
 
 from course.paths import ROOT
 
-FIRST = ROOT / "data" / "measurements" / "readme-model.json"
-LADDER = ROOT / "data" / "measurements" / "amd-epyc-2-threads.json"
-H100 = ROOT / "data" / "measurements" / "h100.json"
+MEASUREMENTS = ROOT / "data" / "measurements"
+FIRST = MEASUREMENTS / "readme-model.json"
+LADDER = MEASUREMENTS / "amd-epyc-2-threads.json"
+H100 = MEASUREMENTS / "h100.json"
 STAIRS = {  # name: the line below it
     "staircase": "two cores of a server CPU, B=4, T=64 · line: predicted",
     "staircase-h100": "one H100, B=16, T=1024 · thin line: forecast before the climb",
@@ -67,15 +68,16 @@ def staircase_steps(recorded: dict) -> list[dict]:
 
     steps, rungs = [], recorded["rungs"]
     for before, rung, so_far in zip([None, *rungs], rungs, gains_so_far(rungs)):
-        says, slower = f"predicted {rung['predicted_ms']:,.0f} ms", False
+        slower, says = False, f"predicted {rung['predicted_ms']:,.0f} ms"
         if before:
             gain = rung["gain"]
             slower = gain["sure"] and gain["ratio"] < 1
-            says = f"{gain['ratio']:.2f} ×{', slower' if slower else ''}"
-            if disturbed(rung):
-                says = f"{gain['low']:.2f} to {gain['high']:.2f} ×"
             if not gain["sure"]:
                 says = "not measurable"
+            elif disturbed(rung):
+                says = f"{gain['low']:.2f} to {gain['high']:.2f} ×"
+            else:
+                says = f"{gain['ratio']:.2f} ×{', slower' if slower else ''}"
             says += f" · predicted {before['predicted_ms'] / rung['predicted_ms']:.2f} ×"
         step = {"name": NAMES[rung["name"]], "says": says, "slower": slower, "disturbed": disturbed(rung)}
         step |= {"ms": round(rungs[0]["ms"] / so_far), "predicted_ms": round(rung["predicted_ms"])}
@@ -91,12 +93,9 @@ def in_all(steps: list[dict]) -> str:
 
 def in_words(name: str) -> str:
     """A staircase for who does not see it: the alternative text of README and site."""
-    steps = stairs(name)
-    first, *others = steps
+    first, *others = steps = stairs(name)
     told = [f"{first['name']} {first['ms']:,} ms ({first['says']})"]
-    for step in others:
-        note = ", disturbed" if step["disturbed"] else ""
-        told.append(f"{step['name']} ({step['says']}{note})")
+    told += [f"{step['name']} ({step['says']}{', disturbed' * step['disturbed']})" for step in others]
     return (
         f"Milliseconds of one training step of GPT-2 124M, rung by rung, on {STAIRS[name].partition(' ·')[0]}:"
         f" {'; '.join(told)}; all together {in_all(steps)}."

@@ -5,17 +5,18 @@ from pathlib import Path
 from statistics import fmean
 
 from course.paths import ROOT, relative
-from course.site.pictures import FIRST, LADDER, NAMES, in_all, recorded, staircase_steps
+from course.site.pictures import FIRST, H100, LADDER, MEASUREMENTS, NAMES, in_all, recorded, staircase_steps
 
-RESULTS = ROOT / "site" / "results.md"
-MEASUREMENTS = ROOT / "data" / "measurements"
+LEARNED, CHANGES, PEERS = (MEASUREMENTS / f"{name}.json" for name in ("learned", "llama", "h200-peers"))
+GPUS = {"H100": H100, "H200": MEASUREMENTS / "h200.json"}
+DAYS = {name: MEASUREMENTS / f"{name.lower()}-day.json" for name in GPUS}
+BOARD = ROOT / "data" / "leaderboard.json"
 
 
-def table(head: str, rows: Iterable[Iterable[str]]) -> str:
+def table(head: str, rows: Iterable[Iterable[str]], marks: str = "---:") -> str:
     """A Markdown table. head: its first line, such as "rung | ms", whose first column holds words and the others numbers."""
-    columns = head.count("|")
-    lines = [f"| {head} |", f"|---|{'---:|' * columns}", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines)
+    lines = [f"| {head} |", f"|---|{f'{marks}|' * head.count('|')}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def source(path: Path) -> str:
@@ -30,14 +31,13 @@ def source(path: Path) -> str:
 def losses() -> str:
     """The first model among the models that only count, and the floor below all of them."""
     record = recorded(FIRST)
-    floor = record["floor"]
     model = f"**the model: {record['parameters']:,} parameters, {record['seconds']:.0f} s of training**"
-    lines = sorted((record["lines"] | {model: record["val_loss"]}).items(), key=lambda line: -line[1])
-    rows = [(name, f"{loss:.3f}", f"{loss - floor:.3f}") for name, loss in lines]
+    lines = record["lines"] | {model: record["val_loss"]}
+    rows = [
+        (name, f"{loss:.3f}", f"{loss - record['floor']:.3f}")
+        for name, loss in sorted(lines.items(), key=lambda line: -line[1])
+    ]
     return f"{table('model | nats a token | above the floor', rows)}\n\n{source(FIRST)}"
-
-
-LEARNED = MEASUREMENTS / "learned.json"
 
 
 def learned() -> str:
@@ -48,23 +48,19 @@ def learned() -> str:
         "her number, before and after the two are exchanged": lambda run: run["hers"]["both"],
         "his number, before and after": lambda run: run["his"]["both"],
     }
-    recorded_runs = recorded(LEARNED)["runs"]
-    runs = {name: recorded_runs[name] for name in ("as in chapter 07", "twice as long", "one layer")}
-    names = [f"{name}, runs: {len(made)}" for name, made in runs.items()]
+    runs = recorded(LEARNED)["runs"]
+    shown = ("as in chapter 07", "twice as long", "one layer")
+    head = " | ".join(["right answers", *(f"{name}, runs: {len(runs[name])}" for name in shown)])
     rows = [
-        (kind, *(shares([right(run) for run in made]) for made in runs.values()))
-        for kind, right in kinds.items()
+        [kind, *(shares(list(map(right, runs[name]))) for name in shown)] for kind, right in kinds.items()
     ]
-    return f"{table(' | '.join(['right answers', *names]), rows)}\n\n{source(LEARNED)}"
+    return f"{table(head, rows)}\n\n{source(LEARNED)}"
 
 
 def shares(values: list[float]) -> str:
     """The lowest and the highest of some shares in per cent; one number where they are equal."""
     lowest, highest = f"{min(values):.0%}", f"{max(values):.0%}"
     return lowest if lowest == highest else f"{lowest} to {highest}"
-
-
-CHANGES = MEASUREMENTS / "llama.json"
 
 
 def changes() -> str:
@@ -82,21 +78,13 @@ def changes() -> str:
 
 def cpu() -> str:
     """The ladder on two cores, forecast beside measured: README's staircase as a table."""
-    rows = []
-    run = recorded(LADDER)
+    rows, run = [], recorded(LADDER)
     for step, rung in zip(staircase_steps(run), run["rungs"]):
         gain, _, predicted = step["says"].rpartition(" · predicted ")
-        ms = f"{step['predicted_ms']:,}", f"{rung['ms']:,.0f}"
-        rows.append((step["name"], *ms, predicted if gain else "", gain))
+        times = f"{step['predicted_ms']:,}", f"{rung['ms']:,.0f}"
+        rows.append((step["name"], *times, predicted if gain else "", gain))
     head = "change | ms, predicted | ms, measured | gain, predicted | gain, measured"
-    return f"{table(head, rows)}\n\n{PAIRS}\n\n{source(LADDER)}"
-
-
-PAIRS = (
-    "A gain is from pairs of steps, taken in turns; the milliseconds are medians of different minutes, so their ratios differ from it."
-    " Where the interval of a gain reaches further than 15%, the measurement was disturbed, and the table has the interval."
-)
-GPUS = {name: MEASUREMENTS / f"{name.lower()}.json" for name in ("H100", "H200")}
+    return f"{table(head, rows)}\n\n{source(LADDER)}"
 
 
 def gpus() -> str:
@@ -105,68 +93,52 @@ def gpus() -> str:
     from course.figures.ladder import with_sheet_forecast
 
     runs = {name: with_sheet_forecast(recorded(path)) for name, path in GPUS.items()}
-    found = {
-        name: {rung["name"]: (rung["predicted_ms"], rung["ms"]) for rung in run["rungs"]}
-        for name, run in runs.items()
-    }
-    head = "change | " + " | ".join(f"{name}: ms, forecast | ms, measured" for name in GPUS)
-    rows = []
-    for rung in found["H100"]:
-        cells = [f"{ms:.1f}" for ladder in found.values() for ms in ladder[rung]]
-        rows.append([NAMES.get(rung, rung), *cells])
-    sums, notes = [], []
-    for name, ladder in found.items():
-        last, factor = runs[name]["rungs"][-1], in_all(staircase_steps(runs[name]))
-        worst = max(max(ms / told, told / ms) for told, ms in ladder.values())
+    rows = [
+        (NAMES[rungs[0]["name"]], *(f"{rung[ms]:.1f}" for rung in rungs for ms in ("predicted_ms", "ms")))
+        for rungs in zip(*(run["rungs"] for run in runs.values()))
+    ]
+    sums = []
+    for name, run in runs.items():
+        last, faster = run["rungs"][-1], in_all(staircase_steps(run)).removesuffix(" ×")
+        ratios = [rung["ms"] / rung["predicted_ms"] for rung in run["rungs"]]
+        worst = max(max(ratio, 1 / ratio) for ratio in ratios)
         sums.append(
-            f"- **{name}**: {factor.removesuffix(' ×')} times as fast in all; the last step makes {last['tokens_per_s']:,.0f} tokens/s,"
+            f"- **{name}**: {faster} times as fast in all; the last step makes {last['tokens_per_s']:,.0f} tokens/s,"
             f" {last['mfu']:.0%} of the data sheet's FLOP/s. The furthest forecast is off by a factor of {worst:.2f}."
         )
-        notes.append(source(GPUS[name]))
-    since = (
-        "These are the times of that day. The program has changed since, and they were not measured again."
-    )
-    return "\n\n".join([table(head, rows), "\n".join(sums), since, *notes])
-
-
-PEERS = MEASUREMENTS / "h200-peers.json"
+    head = "change | " + " | ".join(f"{name}: ms, forecast | ms, measured" for name in GPUS)
+    return "\n\n".join([table(head, rows), "\n".join(sums), *map(source, GPUS.values())])
 
 
 def peers() -> str:
     """A step by other programs and ours on one GPU."""
     rows = []
     for row in sorted(recorded(PEERS)["rows"], key=lambda row: (row["batch"], -fmean(row["tokens_per_s"]))):
-        ms = f"{fmean(row['ms']):.1f}" if "ms" in row else ""
-        memory = f"{row['peak_gib']:.1f}" if "peak_gib" in row else ""
         name = row["program"]
         if name == "ours":
             name = "**this course, a step**"
         elif name.startswith("train "):
             name = f"**this course, `{name}`**"
+        ms = f"{fmean(row['ms']):.1f}" if "ms" in row else ""
+        memory = f"{row['peak_gib']:.1f}" if "peak_gib" in row else ""
         rows.append((name, f"{row['batch']}", ms, f"{fmean(row['tokens_per_s']):,.0f}", memory))
     return f"{table('program | B | ms a step | tokens/s | GiB', rows)}\n\n{source(PEERS)}"
 
 
-DAY = {name: MEASUREMENTS / f"{name.lower()}-day.json" for name in GPUS}
-
-
 def repeated() -> str:
     """Which runs on GPUs give the same bits twice and after a kill, and how far the losses of precisions part."""
-    day = recorded(DAY["H100"])
-    same = day["tests"]["equal to the last bit, twice and after a kill"]
-    other = day["tests"]["first differing step of the second run and of the killed one"]
-    twice = recorded(DAY["H200"])["repeated"]["first differing step"]
-    curves = day["curves"]
-    apart = [(name, f"{nats:.5f}") for name, nats in curves["largest_difference"].items()]
+    day = recorded(DAYS["H100"])
+    twice = recorded(DAYS["H200"])["repeated"]["first differing step"]
     lists = {
-        "H100, equal twice and after a kill": same,
-        "H100, not equal": other,
+        "H100, equal twice and after a kill": day["tests"]["equal to the last bit, twice and after a kill"],
+        "H100, not equal": day["tests"]["first differing step of the second run and of the killed one"],
         "H200, equal twice": [name for name, step in twice.items() if step is None],
         "H200, not equal": [name for name, step in twice.items() if step is not None],
     }
-    rows = [f"- {what}: {'; '.join(names)}" for what, names in lists.items()]
-    steps = table(f"precision, {curves['steps']} steps | nats from float32, at most", apart)
-    return "\n\n".join(["\n".join(rows), steps, *map(source, DAY.values())])
+    runs = "\n".join(f"- {what}: {'; '.join(names)}" for what, names in lists.items())
+    apart = [(name, f"{nats:.5f}") for name, nats in day["curves"]["largest_difference"].items()]
+    steps = table(f"precision, {day['curves']['steps']} steps | nats from float32, at most", apart)
+    return "\n\n".join([runs, steps, *map(source, DAYS.values())])
 
 
 def programs() -> str:
@@ -176,30 +148,20 @@ def programs() -> str:
     return "\n".join([*lines[:2], *(line for line in lines if "`python bench/" in line)])
 
 
-BOARD = ROOT / "data" / "leaderboard.json"
-
-
 def records() -> str:
     """The board of the speedrun: each record's loss and time beside its reference's."""
-    rows, commands = [], []
-    for entry in recorded(BOARD):
+    rows, board = [], recorded(BOARD)
+    for entry in board:
         ours, theirs = fmean(entry["seconds"]), entry["reference_seconds"]
         nats = f"{fmean(entry['losses']):.3f}", f"{entry['reference_loss']:.3f}"
         seconds = f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.0%}"
         rows.append((entry["track"], *nats, *seconds, f"{len(entry['seeds'])}", entry["date"]))
-        commands.append(f"`{entry['command']}`")
     head = "track | nats | the reference's | seconds | the reference's | share | seeds | date"
-    return f"{table(head, rows)}\n\n*`{relative(BOARD)}`: {'; '.join(commands)}*"
+    commands = "; ".join(f"`{entry['command']}`" for entry in board)
+    return f"{table(head, rows)}\n\n*`{relative(BOARD)}`: {commands}*"
 
 
 BLOCKS = {
-    "losses": losses,
-    "learned": learned,
-    "changes": changes,
-    "cpu": cpu,
-    "gpus": gpus,
-    "peers": peers,
-    "repeated": repeated,
-    "programs": programs,
-    "records": records,
+    block.__name__: block
+    for block in (losses, learned, changes, cpu, gpus, peers, repeated, programs, records)
 }

@@ -4,35 +4,28 @@ To the right are the chapters. Downwards are a chapter's predictions, whose outc
 """
 
 import html
-import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 
 from course.files import read_notebook, write_atomically
 from course.notebooks.address import undressed
-from course.paths import CourseError, chapters, notebook_path, relative
+from course.paths import chapters, notebook_path
 from course.site.chapters import PARTS, part
 from course.site.reading import cells_to_read
 
 NUMBERS = "Numbers are those of the executed notebooks. Times and rates differ on another machine: run the cell before you show it."
 
 
-def write_slides(folder: Path, wanted: str | None = None) -> list[str]:
-    """Write the decks of all parts, or of the one with this numeral; a line for each."""
+def write_slides(folder: Path) -> list[str]:
+    """Write the decks of all parts; a line for each."""
     from nbconvert import SlidesExporter  # takes a second
 
-    there = {name.split()[0]: name for name in PARTS if part(name, chapters())}
-    if wanted and wanted.upper() not in there:
-        raise CourseError(f"--part {wanted!r} is none of {', '.join(there)}")
-    exporter = SlidesExporter(reveal_scroll=True)
-    written = []
-    for numeral in [wanted.upper()] if wanted else there:
-        slides = deck(there[numeral])
-        page, _ = exporter.from_notebook_node(slides, {"metadata": {"name": there[numeral]}})
-        path = folder / f"{numeral}.html"
+    exporter, written = SlidesExporter(reveal_scroll=True), []
+    for name in PARTS:
+        slides, path = deck(name), folder / f"{name.split()[0]}.html"
+        page, _ = exporter.from_notebook_node(slides, {"metadata": {"name": name}})
         write_atomically(path, page.encode())
         written.append(f"{path}: {len(slides.cells)} slides")
     return written
@@ -40,18 +33,17 @@ def write_slides(folder: Path, wanted: str | None = None) -> list[str]:
 
 def deck(name: str) -> nbformat.NotebookNode:
     """A part's slides as one notebook: its contents, then its chapters."""
-    inside = [chapter_slides(number) for number in part(name, chapters())]
-    titles = [first.source.split("\n")[0].removeprefix("# ") for first, *_ in inside]
-    listed = "\n".join(f"- {title}" for title in titles)
-    about = slide(f"# {name}\n\nAfterwards you can {PARTS[name][1]}.\n\n{listed}\n\n{NUMBERS}")
-    return nbformat.v4.new_notebook(cells=[about, *itertools.chain(*inside)])
+    slides = [each for number in part(name, chapters()) for each in chapter_slides(number)]
+    titles = [s.source.split("\n")[0] for s in slides if s.metadata.slideshow.slide_type == "slide"]
+    listed = "\n".join(title.replace("# ", "- ", 1) for title in titles)
+    about = f"# {name}\n\nAfterwards you can {PARTS[name][1]}.\n\n{listed}\n\n{NUMBERS}"
+    return nbformat.v4.new_notebook(cells=[slide(about, "slide"), *slides])
 
 
 def chapter_slides(number: str) -> list[nbformat.NotebookNode]:
     """A chapter's beginning, then each prediction and each figure below its section's heading."""
-    path = notebook_path(number)
-    first, *cells = cells_to_read(undressed(read_notebook(path)).cells, relative(path))
-    slides, section = [slide(first.source)], f"#{first.source.splitlines()[0]}"
+    first, *cells = cells_to_read(undressed(read_notebook(notebook_path(number))).cells)
+    slides, section = [slide(first.source, "slide")], f"#{first.source.splitlines()[0]}"
     for cell in cells:
         if cell.cell_type == "markdown":
             section = next(reversed(re.findall(r"^## .+$", cell.source, re.MULTILINE)), section)
@@ -60,13 +52,15 @@ def chapter_slides(number: str) -> list[nbformat.NotebookNode]:
     return slides
 
 
-def figures(cell: nbformat.NotebookNode) -> Iterator[str]:
+def figures(cell: nbformat.NotebookNode) -> list[str]:
     """The figures that a cell shows, as HTML; nbconvert has no place for an alternative text."""
-    for output in cell.get("outputs", ()):
-        if png := output.get("data", {}).get("image/png"):
-            alt = html.escape(output.metadata["image/png"]["alt"])
-            yield f'<img alt="{alt}" src="data:image/png;base64,{png.strip()}">'
+    shown = [output for output in cell.get("outputs", ()) if "image/png" in output.get("data", ())]
+    return [
+        f'<img alt="{html.escape(output.metadata["image/png"]["alt"])}"'
+        f' src="data:image/png;base64,{output.data["image/png"].strip()}">'
+        for output in shown
+    ]
 
 
-def slide(text: str, kind: str = "slide") -> nbformat.NotebookNode:
+def slide(text: str, kind: str) -> nbformat.NotebookNode:
     return nbformat.v4.new_markdown_cell(text, metadata={"slideshow": {"slide_type": kind}})

@@ -1,11 +1,12 @@
 // What the theme leaves out for readers with a keyboard, a screen reader or a phone.
 "use strict";
 
-/** What is wider than its box scrolls by the arrow keys. */
+/** What is larger than its box scrolls by the arrow keys. */
 function reachable(within) {
   for (const box of within.querySelectorAll("pre, table")) {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   }
+  for (const box of within.querySelectorAll(".tag_scroll-output .cell_output")) box.tabIndex = 0;
 }
 
 /** Each figure is a button that opens it in a dialog, which Escape, its button and a tap close. */

@@ -29,7 +29,7 @@ from course.paths import (
 )
 from course.predictions import ASKS
 from course.site import build as site
-from course.site import pages
+from course.site import pages, readme
 from course.site.reading import cells_to_read, code_to_read
 from nanogpt.config import keys
 
@@ -64,37 +64,18 @@ def test_what_a_chapter_mentions_is_a_link_to_its_page(line, linked):
 
 def test_a_link_into_the_repository_leads_there_or_is_plain_text(address):
     text = "[data](../data/README.md), [source](../course/), ![alt](pictures/staircase-light.png)"
-    blob, tree = f"{REPOSITORY}/blob/main/data/README.md", f"{REPOSITORY}/tree/main/course"
-    data, source = (f"[data]({blob})", f"[source]({tree})") if address else ("data", "source")
+    main = f"{REPOSITORY}/blob/main"
+    data, source = (
+        (f"[data]({main}/data/README.md)", f"[source]({main}/course)") if address else ("data", "source")
+    )
     linked = pages.linked(text, "site/faq.md", "faq.md", PLACES)
     assert linked == f"{data}, {source}, ![alt](pictures/staircase-light.png)"
 
 
 def test_a_chapter_has_buttons(address):
     first = pages.chapter_page(FILES["04"], PLACES).cells[0].source
-    buttons = {says: to for to, says in re.findall(r'<a href="([^"]+)"[^>]*>([^<]+)</a>', first)}
-    own = {"Download notebook": "04_attention.ipynb", "View source": "src/04_attention.py.txt"}
-    elsewhere = {
-        "Open in Colab": f"{REPOSITORY.replace('github.com', 'colab.research.google.com/github')}/blob/main/notebooks/04_attention.ipynb",
-        "View source": f"{REPOSITORY}/blob/main/notebooks/src/04_attention.py",
-    }
-    assert buttons == (own | elsewhere if address else own)
-
-
-PAGE_OF_05 = "notebooks/05_gpt.ipynb"
-CELL = """\
-#| default_exp gpt.model
-#| doc gpt.model: What it is.
-import math
-import torch
-
-predict("05.1", "the first loss", guess=None, unit="nats")
-show(
-    figures.plan(1),
-    alt="a very long text, which says what the figure shows",
-)
-x = 1  # kept
-"""
+    colab = f"{REPOSITORY.replace('github.com', 'colab.research.google.com/github')}/blob/main/notebooks/04_attention.ipynb"
+    assert re.findall(r'<a href="([^"]+)"', first) == [*[colab] * bool(address), "04_attention.ipynb"]
 
 
 def code(source: str, printed: str = ""):
@@ -102,18 +83,26 @@ def code(source: str, printed: str = ""):
     return nbformat.v4.new_code_cell(source, outputs=outputs)
 
 
-def test_a_cell_reads_in_the_book_without_what_serves_the_machinery():
-    question, imports, rest = code_to_read(code(CELL), "model", {"05.1": "10.98 nats"}, PAGE_OF_05)
-    assert question.cell_type == "markdown" and "the first loss (nats)" in question.source
-    assert "<summary>What came out</summary><p>10.98 nats</p>" in question.source
+@pytest.mark.parametrize("name", ["predict", "guess"])
+def test_a_prediction_reads_as_a_question_whose_outcome_opens(name):
+    (question,) = code_to_read(
+        code(f'{name}("05.1", "loss <1>", unit="nats")'), "", {"05.1": "11 nats"}, name
+    )
+    assert question.cell_type == "markdown" and "<span>05.1</span> loss &lt;1&gt; (nats)" in question.source
+    assert "<summary>What came out</summary><p>11 nats</p>" in question.source
+
+
+def test_imports_are_folded_and_no_alternative_text_is_code():
+    source = "import math\nimport torch\n\nif x:\n    show(\n        plan(1),\n        alt='long',\n    )\ny = 1  # kept"
+    imports, rest = code_to_read(code(source), "", {})
     assert imports.source == "import math\nimport torch" and imports.metadata.tags == ["hide-input"]
-    assert rest.source == "show(figures.plan(1))\nx = 1  # kept"
+    assert rest.source == "if x:\n    show(plan(1))\ny = 1  # kept" and "tags" not in rest.metadata
 
 
 @pytest.mark.parametrize(
     ("source", "tags", "badge"),
     [
-        ("import torch\nfrom torch import nn\nx = 1\ny = 2", None, ""),
+        ("import torch\nfrom torch import nn", ["hide-input"], ""),
         ('checkpoint("05")', ["hide-cell"], ""),
         ('show(figures.plan(1), alt="words")', ["hide-input"], ""),
         ("#| export\ndef f():\n    return 1", None, "→ nanogpt/model.py</a></p>"),
@@ -126,47 +115,27 @@ def test_a_cell_reads_in_the_book_without_what_serves_the_machinery():
     ],
 )
 def test_plumbing_is_folded_and_an_exported_cell_has_a_badge(source, tags, badge):
-    *before, cell = code_to_read(code(source), "model", {}, PAGE_OF_05)
+    *before, cell = code_to_read(code(source), "model", {})
     assert cell.metadata.get("tags") == tags and "#|" not in cell.source
-    badges = [each.source for each in before if each.cell_type == "markdown"]
-    assert [each.endswith(badge) and 'href="../nanogpt/' in each for each in badges] == [True] * bool(badge)
-
-
-def test_what_answers_a_prediction_is_folded_with_what_it_prints():
-    text = "a step\n" * 30 + "05.1: 10.98 nats\n"
-    (made,) = code_to_read(code('answer("05.1", 10.98)', text), "model", {"05.1": "10.98 nats"}, PAGE_OF_05)
-    assert (made.metadata.tags, made.metadata.mystnb["code_prompt_show"]) == (
-        ["hide-output"],
-        "What came out",
-    )
-    assert made.outputs[0].text == text, "one fold has all of it"
+    assert [each.source.endswith(badge) and 'href="../nanogpt/' in each.source for each in before] == [
+        True
+    ] * bool(badge)
 
 
 @pytest.mark.parametrize(
-    ("text", "tags"),
+    ("source", "text", "tags"),
     [
-        ("step   loss\n1      6.95\n", ["columns"]),
-        ("tensor([[1, 2],\n        [3, 4]])\n", ["columns"]),
-        ("One sunny day, Julia went to the harbor.\nNow they had ten.\n", None),
+        ("print(x)", "One sunny day, Julia went to the harbor.\nNow they had ten.\n", None),
+        ("print(x)", "step   loss\n1      6.95\n", ["columns"]),
+        ("print(x)", "tensor([[1, 2],\n        [3, 4]])\n", ["columns"]),
+        ("print(x)", "a line\n" * 30, ["scroll-output"]),
+        ('answer("05.1", x)', "05.1: 10.98 nats\n", ["hide-output"]),
     ],
 )
-def test_what_has_columns_is_marked_so_that_a_phone_keeps_them(text, tags):
-    (made,) = cells_to_read([code("print(x)", text)], PAGE_OF_05)
-    assert made.metadata.get("tags") == tags
-
-
-def test_imports_that_follow_each_other_are_one_fold_and_predict_may_have_another_name():
-    sources = ["import math", "from x import predict as guess", 'guess("14.1", "gain", unit="×")']
-    imports, question = cells_to_read(list(map(code, sources)), PAGE_OF_05)
-    assert imports.source == "import math\nfrom x import predict as guess"
-    assert "<p><span>14.1</span> gain (×)</p>" in question.source
-
-
-def test_a_wall_of_output_shows_its_beginning_and_the_rest_opens():
-    text = "".join(f"line <{i}>\n" for i in range(52))
-    cell, rest = code_to_read(code("print(x)", text), "", {}, PAGE_OF_05)
-    assert cell.outputs[0].text.count("\n") == 10 and "<summary>42 more lines</summary>" in rest.source
-    assert "line &lt;51&gt;" in rest.source and "line &lt;9&gt;" not in rest.source
+def test_an_output_is_marked_by_what_it_is(source, text, tags):
+    """On a phone columns keep their shape; what is long scrolls; what answers a prediction opens."""
+    (made,) = cells_to_read([code(source, text)])
+    assert made.metadata.get("tags") == tags and made.outputs[0].text == text
 
 
 def test_every_chapter_reads_without_directives_and_its_predictions_are_questions():
@@ -181,24 +150,22 @@ def test_every_chapter_reads_without_directives_and_its_predictions_are_question
         assert shown == asked, path.name
 
 
-def test_a_students_own_files_and_copies_are_no_pages(monkeypatch):
-    places, modules_of, notebooks = site.places(), site.module_pages(), site.notebooks()
+def test_a_students_own_modules_are_no_pages(monkeypatch):
+    places, pages_of_modules = site.places(), site.module_pages()
     monkeypatch.setattr(site, "modules", lambda: [*modules(), "yours-model", "model (copy)", "labs.mine"])
-    copies = [NOTEBOOKS / "04_attention-Copy1.ipynb", NOTEBOOKS / "04_tries.ipynb"]
-    monkeypatch.setattr(site, "numbered", lambda *_: sorted([*FILES.values(), *copies], key=number_of))
-    assert (site.places(), site.module_pages(), site.notebooks()) == (places, modules_of, notebooks)
+    assert (site.places(), site.module_pages()) == (places, pages_of_modules)
 
 
-def test_every_module_has_a_page_and_the_core_comes_first_as_one_reads_it():
+def test_every_module_has_a_page_and_the_core_comes_first():
     made = site.module_pages()
-    rows = re.findall(r"^\| \[([\w.]+)\]", made["index"], re.MULTILINE)
+    rows = re.findall(r"^\| \[([\w.]+)\]", made["nanogpt/index.md"], re.MULTILINE)
     assert sorted(rows) == sorted(modules())
-    assert set(made) == {name.replace(".", "/") for name in rows} | {"index"}
+    assert set(made) == {f"nanogpt/{name.replace('.', '/')}.md" for name in [*rows, "index"]}
     assert sorted(rows, key=lambda name: "." in name) == rows and rows[:2] == ["device", "tokenizer"]
 
 
 def test_every_key_of_a_run_is_on_its_page_with_its_meaning():
-    rows = re.findall(r"^\| `(\S+)` \| `(.*?)` \| (.+) \|$", site.keys_page(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\S+)` \| `(.*?)` \| (.+) \|$", readme.keys(), re.MULTILINE)
     assert [key for key, _, _ in rows] == list(keys())
     assert all(meaning.strip() for _, _, meaning in rows), "a key without a meaning"
 
@@ -206,7 +173,7 @@ def test_every_key_of_a_run_is_on_its_page_with_its_meaning():
 def test_a_set_that_would_show_a_solution_is_refused():
     made = read(folders()[0])
     made.cells.append(type(made.cells[0])("text", "", secret_lines(made)[0]))
-    with pytest.raises(CourseError, match=f"{made.name} is not on the site, since it would show"):
+    with pytest.raises(CourseError, match=made.name):
         pages.exercise_page(made, "01_tokenizer", PLACES)
 
 
@@ -233,8 +200,6 @@ class TestBuilt:
     def test_what_is_downloaded_is_the_committed_file(self):
         for path in FILES.values():
             assert (HTML / "notebooks" / path.name).read_bytes() == path.read_bytes()
-            source = SOURCES / f"{path.stem}.py"
-            assert (HTML / "notebooks" / "src" / f"{source.name}.txt").read_bytes() == source.read_bytes()
 
     def test_each_task_is_on_its_sets_page_with_its_hints_and_the_chapter_leads_there(self):
         for made in map(read, folders()):

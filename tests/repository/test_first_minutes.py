@@ -17,8 +17,8 @@ from nanogpt.labs.ladder.ladder import together
 from nanogpt.labs.roofline.sheets import peak_of
 from nanogpt.model import GPTConfig
 
-README, FAQ, CONTRIBUTING = (
-    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "site/faq.md", "CONTRIBUTING.md")
+README, INDEX, FAQ = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "site/index.md", "site/faq.md")
 )
 PAGES = [
     "README.md",
@@ -27,6 +27,7 @@ PAGES = [
     "site/index.md",
     "site/api.md",
     "site/faq.md",
+    "site/keys.md",
     "site/cheatsheet.md",
     "site/results.md",
     "slurm/README.md",
@@ -58,21 +59,60 @@ def test_no_link_is_dead(name):
             assert anchor in anchors(path.read_text(encoding="utf-8")), f"{name} leads to {target}"
 
 
+def test_each_block_stands_on_a_page():
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in readme.PAGES)
+    assert set(re.findall(r"<!-- (\w+) -->", pages)) == set(readme.BLOCKS)
+
+
 @pytest.mark.parametrize("path", readme.PAGES, ids=lambda path: path.name)
 def test_counts_hours_times_tables_and_the_story_are_those_of_the_repository(path):
     text = path.read_text(encoding="utf-8")
     assert readme.filled(text, path) == text, "run `course readme --write`"
-    assert set(re.findall(r"<!-- (\w+) -->", README)) == set(readme.BLOCKS)
     changed = re.sub(r"(<!-- \w+ -->\n)", r"\1an older line\n", text)
     assert readme.filled(changed, path) == text, "a block that nobody fills"
 
 
-def test_what_readme_says_of_the_model_is_recorded_and_printed():
-    assert "it still names the right one in every story" in README and "never the name" in README
+@pytest.mark.parametrize("text", [README, INDEX], ids=["README", "index"])
+def test_what_is_said_of_the_first_model_is_recorded_and_printed(text):
+    model = recorded("readme-model")
+    assert f"a model with {model['parameters'] / 1e6:.1f} million parameters, after about a minute" in text
+    assert 40 < model["seconds"] < 90
+    quoted = " ".join(re.findall(r"^> (.+)$", text, re.MULTILINE))
+    assert quoted == model["story"]["text"] and model["story"]["command"] in text.replace("\\\n    ", "")
+    assert "it still names the right one in every story" in text and "never the name" in text
     runs = recorded("learned")["runs"]
     assert all(run[whose]["both"] == 1 for run in runs["as in chapter 07"] for whose in ("hers", "his"))
     page = (ROOT / "notebooks/07b_learned.ipynb").read_text(encoding="utf-8")
     assert re.search(r"by the pronoun in (\d+) of \1 stories", page)
+
+
+def test_the_map_is_described_as_in_chapter_00():
+    from course.figures.setup import MAP
+
+    assert f'alt="{MAP}"' in README
+
+
+def test_the_core_is_about_as_long_as_readme_says():
+    said = int(re.search(r"a core of about ([\d,]+) lines", README)[1].replace(",", ""))
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.glob("[a-z]*.py"))
+    assert lines == pytest.approx(said, rel=0.1)
+
+
+@pytest.mark.parametrize("text", [README, INDEX], ids=["README", "index"])
+def test_what_is_said_below_the_staircases_is_what_they_show(text):
+    first, *_, last = pictures.stairs("staircase-h100")
+    measured = f"{last['so_far']:.1f} times as fast, from {first['ms']} to {last['ms']} ms"
+    assert (
+        f"{measured}; " in text
+        and f"{first['predicted_ms']} and {last['predicted_ms']} ms. On the CPU" in text
+    )
+    steps = pictures.stairs("staircase")
+    assert sum(step["slower"] for step in steps) == 1
+    assert sum(step["says"].startswith("not measurable") for step in steps) == 1
+    assert "one of them made the step slower and one changed nothing measurable" in text
+    assert "one rung made a step slower and one changed nothing measurable" in FAQ
+    unknown = " and ".join(step["name"] for step in steps if step["disturbed"])
+    assert f"The pairs of {unknown} disagree" in text
 
 
 def test_what_readme_says_of_an_h100_was_recorded_and_forecast():
@@ -80,17 +120,14 @@ def test_what_readme_says_of_an_h100_was_recorded_and_forecast():
     ms = {rung["name"]: rung["ms"] for rung in run["rungs"]}
     ladder = predict_ladder(peak_of(run["device"]), GPTConfig(), run["batch"], run["seq"], REACHED, START)
     forecast = {name: 1e3 * sum(ladder[name].values()) for name in ms}
-    first, last = ms["float32"], ms["bf16 weights"]
-    assert f"from {first:.0f} to {last:.0f} ms a step: {together(run['rungs']):.1f} times as fast" in README
-    assert (
-        f"{forecast['float32']:.0f} and {forecast['bf16 weights']:.0f} ms, every rung within a sixth"
-        in README
-    )
+    first, last = "float32", "bf16 weights"
+    measured = f"from {ms[first]:.0f} to {ms[last]:.0f} ms a step: {together(run['rungs']):.1f} times as fast"
+    assert measured in README
+    assert f"{forecast[first]:.0f} and {forecast[last]:.0f} ms, every rung within a sixth" in README
     assert all(6 / 7 < ms[name] / forecast[name] < 7 / 6 for name in ms)
     assert all(rung["agrees"] for rung in run["rungs"]), "a rung computes something else"
-    measured = README.partition("## Measured")[2].partition("\n## ")[0]
-    rows = [line for line in measured.splitlines() if line.startswith("| ")]
-    assert "All but the last two rows were measured on two cores" in measured
+    rows = re.findall(r"^\| .+", README.partition("## Measured")[2].partition("\n## ")[0], re.MULTILINE)
+    assert "All but the last two rows were measured on two cores" in README
     assert [bool(re.search("H[12]00", row)) for row in rows] == [False] * (len(rows) - 2) + [True, True]
 
 
@@ -102,16 +139,9 @@ def test_what_readme_says_of_peers_on_an_h200_is_recorded():
     assert set(told) == set(measured), (told, measured)
 
 
-@pytest.mark.skipif(is_published(repository()), reason="the repository has an address")
-def test_there_is_nothing_to_open_on_colab_yet():
-    assert not re.search(r"colab|binder", README, re.IGNORECASE)
-
-
-def test_what_is_said_of_rungs_that_do_not_help_is_what_was_recorded():
-    steps = pictures.staircase_steps(pictures.recorded(pictures.LADDER))
-    assert sum(step["slower"] for step in steps) == 1
-    assert sum(step["says"].startswith("not measurable") for step in steps) == 1
-    assert "one rung made a step slower and one changed nothing measurable" in FAQ
+def test_badges_are_shown_once_there_is_an_address():
+    shown = re.sub(r"<!--.*?-->", "", README, flags=re.DOTALL)
+    assert bool(re.search("colab|binder", shown, re.IGNORECASE)) == is_published(repository())
 
 
 def test_what_chapter_00_says_of_the_ladders_is_what_was_recorded():

@@ -17,10 +17,11 @@ from course.paths import (
     TESTS,
     chapters,
     notebook_path,
+    number_of,
     numbered,
     source_chapters,
 )
-from course.site.chapters import CHAPTERS, OPTIONAL
+from course.site.chapters import OPTIONAL
 
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
 TEXTS = sorted(
@@ -29,6 +30,10 @@ TEXTS = sorted(
     + [*ROOT.glob("*.md"), *(ROOT / "data").glob("*.md")]
 )
 NUMBERS = re.compile(r"\b[Cc]hapters?\s+((?:\d+[a-z]?\b(?:\s*(?:,|–|-|to|and|or|/|through)\s*)?)+)")
+CHAPTERS = {  # by number, what its file is called
+    number_of(path): path.stem.partition("_")[2].replace("fine_tuning", "fine-tuning").replace("_", " ")
+    for path in numbered(SOURCES, ".py")
+}
 TITLES = "|".join(sorted(map(re.escape, CHAPTERS.values()), key=len, reverse=True))
 CALLED = [
     re.compile(rf"\b[Cc]hapter\s+(\d\d[a-z]?)\s*[,:(·]\s*(?:the\s+|on\s+)?(?P<title>{TITLES})\b(?!['’\w-])"),

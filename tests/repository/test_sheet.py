@@ -52,9 +52,14 @@ def number(text: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, list[tuple[int, ...]]]:
+def gpt() -> GPT:
+    return GPT(SMALL, torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def seen(gpt) -> dict[str, list[tuple[int, ...]]]:
     """Shapes by the sheet's names, from one pass through GPT-2 small."""
-    gpt, found = GPT(SMALL, torch.Generator().manual_seed(0)), {}
+    found, hooks = {}, []
 
     def keep(name, given):
         tensors = given if isinstance(given, list | tuple) else [given]
@@ -70,8 +75,10 @@ def seen() -> dict[str, list[tuple[int, ...]]]:
     for path, module in gpt.named_modules():
         if path.startswith(LAYERS) or "." not in path.removeprefix("transformer."):
             name = path.removeprefix(LAYERS).removeprefix("transformer.")
-            module.register_forward_hook(lambda m, given, result, name=name: keep(name, result))
-            module.register_forward_pre_hook(lambda m, given, name=name: keep(f"to {name}", given))
+            hooks.append(module.register_forward_hook(lambda m, given, result, name=name: keep(name, result)))
+            hooks.append(
+                module.register_forward_pre_hook(lambda m, given, name=name: keep(f"to {name}", given))
+            )
     idx = torch.randint(50257, (B, T), generator=torch.Generator().manual_seed(0))
     keep("idx", idx)
     keep("targets", idx)
@@ -79,6 +86,8 @@ def seen() -> dict[str, list[tuple[int, ...]]]:
         for name in ("split_heads", "attention_weights", "next_token_loss"):
             patch.setattr(model, name, watched(name, getattr(model, name)))
         gpt(idx, idx)
+    for hook in hooks:
+        hook.remove()
     found["parameters"] = [(name, tuple(p.shape)) for name, p in gpt.named_parameters()]
     return found
 
@@ -138,7 +147,7 @@ def test_bytes_are_those_of_chapter_09():
     ]
 
 
-def test_the_update_is_that_of_the_configuration():
+def test_the_update_is_that_of_the_configuration(gpt):
     config = yaml.safe_load((ROOT / "nanogpt/configs/gpt2-124M.yaml").read_text(encoding="utf-8"))
     optim, train, size = config["optim"], config["train"], config["model"]["block_size"]
     rounds, rest = divmod(train["batch_tokens"], train["micro_batch"] * size)
@@ -153,7 +162,7 @@ def test_the_update_is_that_of_the_configuration():
         f"up to lr = {rate} in {optim['warmup']} steps, then half a cosine to a tenth of it in step {train['max_steps']:,}"
     )
     assert (optim["schedule"], optim["minimum"]) == ("cosine", 0.1)
-    many, few = (len(group["params"]) for group in decay_groups(GPT(GPTConfig()), optim["weight_decay"]))
+    many, few = (len(group["params"]) for group in decay_groups(gpt, optim["weight_decay"]))
     assert (
         f"β = {optim['betas'][0]}, {optim['betas'][1]}; λ = {optim['weight_decay']} for the {many} tensors of two dimensions, 0 for the {few} of one"
         in TRAINING["AdamW"][0]
@@ -190,10 +199,9 @@ def test_a_fused_update_moves_the_bytes_of_the_sheet():
     assert [int(n) * num_params(SMALL) for n in said] == list(moved)
 
 
-def test_the_start_is_that_of_the_sheet():
+def test_the_start_is_that_of_the_sheet(gpt):
     said = re.search(r"= (0\.\d+), biases 0.*?ln V \+ σ²/2 = ([\d.]+) nats \(ln V = ([\d.]+),", SHEET)
     small, first, nothing = map(float, said.groups())
-    gpt = GPT(SMALL, torch.Generator().manual_seed(0))
     assert (
         small
         == round(0.02 / math.sqrt(24), 4)
