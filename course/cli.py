@@ -285,12 +285,6 @@ AUTHORS = {
         CHECK,
         example="course build 04 --draft    or    course build --check",
     ),
-    "pull": Command(
-        "Bring an edit made in the notebook back into its source.",
-        "course.notebooks.pull:pull",
-        CHAPTER,
-        example="course pull 04",
-    ),
     "readme": Command(
         "Compare the counts, hours and tables of README and site with the repository. Exit code 1 if they differ.",
         "course.site.readme:readme",

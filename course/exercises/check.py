@@ -10,9 +10,9 @@ from pathlib import Path
 
 from course.exercises.cells import checksum, without_magics
 from course.exercises.sets import HEADING, RELEASED
-from course.exercises.without import found
 from course.files import write_atomically
 from course.grade.submission import Invalid, cells_of, texts_of
+from course.grade.without import found
 from course.package.remedies import not_there
 from course.paths import BUILT, ROOT, CourseError, relative, two_digits
 

@@ -7,7 +7,7 @@ A code cell's first line says what it is; one without such a line is given to th
     #| manual 04-5         a question that a person marks (a Markdown cell, as its last lines)
     #| show                a picture, a demonstration: not run when grading
 
-Below `#| solution` what the task's text forbids, one thing a line: `#| forbids loop`. The forms: course/exercises/without.py.
+Below `#| solution` what the task's text forbids, one thing a line: `#| forbids loop`. The forms: course/grade/without.py.
 
 A task begins with a Markdown cell "## 04-1 · Title" and the line "*Repair · difficulty 2/5 · importance 4/5 · 15 minutes*".
 """
@@ -44,7 +44,7 @@ class Cell:
     kind: str
     task: str
     source: str  # without the directive
-    forbids: tuple[str, ...] = ()  # of a solution; see course/exercises/without.py
+    forbids: tuple[str, ...] = ()  # of a solution; see course/grade/without.py
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import sys
 import traceback
 
 from course.exercises.cells import new_names, run_cell
-from course.exercises.without import without
+from course.grade.without import without
 
 
 def main(seconds: float) -> None:

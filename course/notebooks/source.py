@@ -10,7 +10,6 @@ import nbformat
 
 from course.notebooks.address import dressed
 
-PERCENT = "py:percent"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -24,7 +23,7 @@ def notebook_from_source(path: Path) -> nbformat.NotebookNode:
 
 def notebook_from_text(text: str) -> nbformat.NotebookNode:
     """The notebook that a source's text describes. A new cell's id is a hash of what it says."""
-    nb = jupytext.reads(text, fmt=PERCENT)
+    nb = jupytext.reads(text, fmt="py:percent")
     seen: Counter = Counter()
     for cell in nb.cells:
         seen[cell.source] += 1
@@ -56,8 +55,7 @@ def with_ids_of(old: nbformat.NotebookNode, nb: nbformat.NotebookNode) -> nbform
 
 
 def fingerprint(nb: nbformat.NotebookNode) -> str:
-    """A hash of all cells of a source. Its notebook keeps it: so `course pull` knows what it was built from, and Colab which
-    commit it is of."""
+    """A hash of all cells of a source. Its notebook keeps it, so that Colab knows which commit it is of."""
     return hashlib.sha256("\n".join(cell_lines(nb, with_ids=True)).encode()).hexdigest()[:16]
 
 

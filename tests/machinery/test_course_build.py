@@ -10,9 +10,7 @@ import nbformat
 import pytest
 
 from course.notebooks.address import undressed
-from course.notebooks.pull import merged
 from course.notebooks.source import cell_lines, notebook_from_text, with_ids_of
-from course.paths import SOURCES, source_chapters
 
 
 def test_build_executes_exports_and_is_deterministic(house):
@@ -109,46 +107,6 @@ def test_ctrl_c_says_where_a_run_goes_on(house, tmp_path):
     said = process.communicate(timeout=300)[0]
     assert process.returncode == 130 and "Traceback" not in said
     assert said.strip().endswith("course: stopped; `course run --from 05` goes on"), said
-
-
-@pytest.mark.parametrize("chapter", source_chapters())
-def test_source_and_notebook_are_inverse_to_each_other(chapter):
-    text = next(SOURCES.glob(f"{chapter}_*.py")).read_text(encoding="utf-8")
-    nb = notebook_from_text(text)
-    assert merged(text, nb, nb) == text, "to the letter"
-    edited = notebook_from_text(text)
-    edited.cells[-1].source += "\n# a last word"
-    edited.cells.insert(3, nbformat.v4.new_code_cell("%time x = 1\n\n\ny = 2"))
-    del edited.cells[1]
-    pulled = merged(text, nb, edited)
-    content = [(c.cell_type, c.source) for c in edited.cells]
-    assert [(c.cell_type, c.source) for c in notebook_from_text(pulled).cells] == content
-    kept = set(text.split("\n")) & set(pulled.split("\n"))
-    assert len(kept) > 0.9 * len(set(text.split("\n")) - set(nb.cells[1].source.split("\n")))
-
-
-def test_pull_changes_the_edited_lines_alone(house):
-    text = house.source.read_text(encoding="utf-8").replace("# %%\ncheckpoint", "\n\n# %%\ncheckpoint")
-    house.source.write_text(text, encoding="utf-8")  # blank lines between cells are the author's
-    house.course("build", "04", "--draft")
-    assert "says what 04_tiny.ipynb says already" in house.course("pull", "04")
-    assert house.source.read_text(encoding="utf-8") == text
-    house.edit("LIMIT = 3", "LIMIT = 4")
-    assert "-LIMIT = 3\n+LIMIT = 4" in house.course("pull", "4")
-    assert house.source.read_text(encoding="utf-8") == text.replace("LIMIT = 3", "LIMIT = 4")
-
-
-def test_pull_refuses_where_the_source_has_an_unbuilt_edit(house):
-    text = house.source.read_text(encoding="utf-8").replace("Half of", "A third of")
-    house.source.write_text(text, encoding="utf-8")
-    house.edit("LIMIT = 3", "LIMIT = 4")
-    said = house.course("pull", "04", code=2)
-    assert "is not the source that 04_tiny.ipynb was built from" in said
-    assert house.source.read_text(encoding="utf-8") == text
-    nb = nbformat.read(house.notebook, as_version=4)
-    del nb.metadata["course"]
-    nbformat.write(nb, house.notebook)
-    assert "is not the source" in house.course("pull", "04", code=2)
 
 
 def test_restore_shows_what_would_be_lost_and_keeps_it(house):

@@ -266,9 +266,7 @@ def test_the_machinery_does_without_the_package(begun, tmp_path):
     for path in bare.path.glob("nanogpt/**/[a-z]*.py"):
         path.unlink()
     (bare.path / "sitecustomize.py").write_text(ONLY_THE_CLONE)  # else this machine's nanogpt would answer
-    code = (
-        "import course.notebook, course.widgets, course.torchrun, course.notebooks.run, course.machine.lab\n"
-    )
+    code = "import course.notebook, course.figures.widgets, course.torchrun, course.notebooks.run, course.machine.lab\n"
     code += "from course.notebooks.trust import trusted_environment\ntrusted_environment()"
     environment = bare.environment()
     subprocess.run([sys.executable, "-c", code], cwd=bare.path, env=environment, check=True)

@@ -9,11 +9,11 @@ from statistics import median
 import matplotlib.pyplot as plt
 import pytest
 
-from course import widgets
+from course.figures import widgets
+from course.figures.widgets import LABEL, axes, explorer
 from course.files import read_notebook
 from course.notebooks.build import WIDGET
 from course.paths import NOTEBOOKS, ROOT, SOURCES, number_of, numbered
-from course.widgets import LABEL, axes, explorer
 
 ipywidgets = pytest.importorskip("ipywidgets")
 

@@ -8,9 +8,9 @@ import pytest
 
 from course.exercises.checks import Check, CheckOfCheck, drawn_for
 from course.exercises.sets import ExerciseSet, folders, load
-from course.exercises.without import Forbidden, found, sentence, without
 from course.grade.sandbox.warm import LIBRARIES, preload
 from course.grade.score.local import misconception, names_of, results, said_of
+from course.grade.without import Forbidden, found, sentence, without
 
 NUMBERS = [folder.name for folder in folders()]
 STUDENTS = ["ann", "0815", "zoë"]

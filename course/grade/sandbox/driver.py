@@ -23,9 +23,9 @@ if __name__ == "__main__":
     sys.path[:0] = OPTIONS["path"]
 
 from course.exercises.cells import new_names, run_cell
-from course.exercises.without import without
 from course.grade.sandbox import protocol
 from course.grade.sandbox.calls import close_calls
+from course.grade.without import without
 
 
 def run(options: dict) -> None:

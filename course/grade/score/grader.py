@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from course.exercises.checks import Check, CheckOfCheck, drawn_for
 from course.exercises.sets import ExerciseSet
-from course.exercises.without import found
 from course.grade.sandbox import protocol
 from course.grade.sandbox.boxes import Box, Ended, SandboxError
 from course.grade.sandbox.warm import Boxes, Options, Template, preload
@@ -17,6 +16,7 @@ from course.grade.score.implementation import Implementation
 from course.grade.score.judge import judged
 from course.grade.score.record import empty_result
 from course.grade.submission import Found, Invalid, Submission, read
+from course.grade.without import found
 
 MAX_FRAMES = 5000  # of one check: calls of an implementation, cells that begin
 

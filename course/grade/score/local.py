@@ -10,7 +10,7 @@ import torch
 
 from course.exercises.checks import Check, CheckOfCheck, difference, drawn_for
 from course.exercises.sets import ExerciseSet
-from course.exercises.without import found, without
+from course.grade.without import found, without
 
 
 @cache  # the given cells and the reference run once for each check and each student
