@@ -168,6 +168,8 @@ def test_whoever_uses_what_is_forbidden_gets_no_point(name, task, entry):
         ("def f(n):\n    return n and f(n - 1)", "loop in f", "line 1"),
         ("def g(n):\n    while n: n -= 1\ndef f(n): return g(n)", "loop in f", "line 2"),
         ("def g(n):\n    while n: n -= 1\ndef f(n): return n", "loop in f", ""),
+        ("def g(n):\n    while n: n -= 1\nh = g\ng = 0\ndef f(n): return h(n)", "loop in f", "line 2"),
+        ("f = lambda n: n and g(n)\ng = lambda n: f(n - 1)", "loop", "line 1"),
         ("import torch\ndef f(n): return getattr(__import__('torch'), 'ones')(n)", "torch in f", "line 2"),
         ("from a.b import c as d", "a.b.c", "line 1"),
         ("def c(): return b.c()", "a.b.c", ""),  # a function of one's own may have the name: running it tells
