@@ -103,7 +103,7 @@ class Client(NotebookClient):
         await super().async_start_new_kernel(**kwargs)
 
 
-def execute(nb: nbformat.NotebookNode, name: str, env: dict) -> None:
+def execute(nb: nbformat.NotebookNode, name: str, env: dict, on_cell=None) -> None:
     """Run all cells in order in a fresh kernel whose working folder is `notebooks/`.
 
     CourseError if a cell fails or the kernel dies; Ctrl-C and SIGTERM end the kernel, then raise KeyboardInterrupt
@@ -119,6 +119,7 @@ def execute(nb: nbformat.NotebookNode, name: str, env: dict) -> None:
         resources={"metadata": {"path": str(NOTEBOOKS)}},
         record_timing=False,
         store_widget_state=True,  # without it nbclient fails on `interact`; clean() drops the state
+        on_cell_executed=on_cell,
         on_cell_start=lambda cell, cell_index, **_: at.__setitem__(0, cell_index),
     )
     try:

@@ -3,19 +3,32 @@
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from datetime import date
 from importlib.metadata import version
-from pathlib import Path
+
+from tqdm import tqdm
 
 from course.files import notebook_bytes, read_notebook, write_atomically
 from course.notebooks.build import clean, execute
 from course.notebooks.trust import trusted_environment
 from course.package.remedies import remedy
-from course.paths import BUILT, RUNS, TIMES, CourseError, chapters, module_path, notebook_path, relative
+from course.paths import BUILT, ROOT, RUNS, TIMES, CourseError, chapters, module_path, notebook_path, relative
 
-SAMPLE = '-m nanogpt sample --checkpoint data/built/model --prompt "One sunny day," --temperature 0.5'  # as in README
+# As on README's first screen.
+SAMPLE = [
+    "-m",
+    "nanogpt",
+    "sample",
+    "--checkpoint",
+    "data/built/model",
+    "--prompt",
+    "One sunny day,",
+    "--temperature",
+    "0.5",
+]
 
 
 def run(chosen: list[str], record: bool = False) -> int:
@@ -25,18 +38,23 @@ def run(chosen: list[str], record: bool = False) -> int:
     """
     notebooks = {chapter: read_notebook(notebook_path(chapter)) for chapter in chosen}
     seconds: dict[str, float] = {}
-    for chapter, nb in notebooks.items():
-        print(f"{notebook_path(chapter).stem:20}", end=" ", flush=True)
-        start = time.perf_counter()
-        run_one(chapter, nb, how_to_go_on(chosen, chapter))
-        seconds[chapter] = round(time.perf_counter() - start, 1)
-        print(f"{seconds[chapter]:6.1f} s", flush=True)
+    cells = sum(len(nb.cells) for nb in notebooks.values())
+    # One bar over the cells of all notebooks; where nobody watches, one line a chapter.
+    with tqdm(total=cells, bar_format="{desc} |{bar}| {elapsed}", disable=None) as bar:
+        for chapter, nb in notebooks.items():
+            bar.set_description_str(notebook_path(chapter).stem)
+            start = time.perf_counter()
+            run_one(chapter, nb, bar, how_to_go_on(chosen, chapter))
+            seconds[chapter] = round(time.perf_counter() - start, 1)
+            if bar.disable:
+                print(f"{notebook_path(chapter).stem:20} {seconds[chapter]:6.1f} s", flush=True)
     if record:
         keep_times(seconds)
     said = f"{len(chosen)} chapter{'s' * (len(chosen) != 1)} in {sum(seconds.values()):.0f} s."
     print(f"\n{said} The executed notebooks are in {relative(RUNS)}/; `make lab` opens the course.")
     if (BUILT / "model/train.json").exists() and module_path("cli").is_file():
-        print(f"A story by your model:\n  {relative(Path(sys.executable))} {SAMPLE}")
+        print("A story by your model, as `python -m nanogpt sample` writes it:\n", flush=True)
+        subprocess.run([sys.executable, *SAMPLE], cwd=ROOT)
     return 0
 
 
@@ -48,10 +66,10 @@ def how_to_go_on(chosen: list[str], chapter: str) -> str:
     return (f"{done} done; " if done else "") + f"`course run {rest}` goes on"
 
 
-def run_one(chapter: str, nb, goes_on: str) -> None:
+def run_one(chapter: str, nb, bar: tqdm, goes_on: str) -> None:
     path = notebook_path(chapter)
     try:
-        execute(nb, path.name, trusted_environment())
+        execute(nb, path.name, trusted_environment(), on_cell=lambda **_: bar.update())
     except KeyboardInterrupt:
         raise KeyboardInterrupt(goes_on) from None
     except CourseError as error:

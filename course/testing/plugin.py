@@ -1,9 +1,11 @@
-"""pytest's plugin of `course test`: kernels work in a student's clone, and workers share the files."""
+"""pytest's plugin of `course test`: kernels work in a student's clone, workers share the files, the last lines say what was skipped."""
 
 import gc
 import os
+import re
 import secrets
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,16 @@ TOGETHER = {
     "exercises": "tests/repository/test_exercises",
     "tutor": "tests/machinery/test_course_tutor",
     "machines": "tests/repository/test_repository_machines",
+}
+WANTS = {  # a word of the reason for which a test was skipped → what a machine needs to run it
+    "CUDA|GPU": "a CUDA GPU",
+    "Chromium|playwright": "Chromium and playwright",
+    "bubblewrap|setpriv|sandbox|engine": "the grader's sandboxes (bubblewrap, a container's engine)",
+    "namespaces|iproute2": "two hosts (root, iproute2)",
+    "riton": "Triton",
+    "Sphinx|axe-core": "the site's packages (pip install -e '.[site]')",
+    "GPT-2's vocabulary": "GPT-2's vocabulary (TIKTOKEN_CACHE_DIR, or a network)",
+    "TinyShakespeare": "TinyShakespeare (course data tinyshakespeare)",
 }
 
 
@@ -103,3 +115,16 @@ def pytest_runtest_logreport(report) -> None:
     """Name what fails as soon as it does: what it said comes at the end, half an hour later."""
     if report.failed and getattr(report, "node", None):  # of a worker, here where all of them are told
         print(f"\nfailed: {report.nodeid}", flush=True)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    for want, count in Counter(map(want_of, terminalreporter.stats.get("skipped", []))).most_common():
+        terminalreporter.write_line(f"skipped {count:4}: {want}")
+
+
+def want_of(report) -> str:
+    """What would have to be here for a skipped test to run."""
+    reason = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)
+    if package := re.search(r"could not import '([\w.]+)'", reason):
+        return package[1]
+    return next((want for words, want in WANTS.items() if re.search(words, reason)), reason)

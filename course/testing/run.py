@@ -18,7 +18,7 @@ NBVAL = [
     "--nbval-cell-timeout=3600",
     "--nbval-kernel-startup-timeout=600",
 ]
-LAST_LINES = ["-rs", "--durations=30"]
+SLOWEST = "--durations=30"
 LAWS = "laws", "repository", "repository_chapters", "repository_windows"  # and that nothing has drifted
 QUICK = [
     *("-m", "not slow and not gpu", "tests/core"),
@@ -34,7 +34,7 @@ def test(words: list[str]) -> int:
             f"the tests need {' and '.join(missing)}: pip install -c constraints.txt -e '.[course,dev]'"
         )
     if not words:
-        return run_pytest([*workers(), *LAST_LINES, *students_way(), "tests"])
+        return run_pytest([*workers(), SLOWEST, *students_way(), "tests"])
     if words[0] == "quick":
         return run_pytest([*workers(), *QUICK, *words[1:]])
     return run_pytest(words)
