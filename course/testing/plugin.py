@@ -23,6 +23,7 @@ TOGETHER = {
     "lab": "tests/machinery/test_browser_lab",
     "distributed": "tests/labs/test_distributed_",
     "exercises": "tests/repository/test_exercises",
+    "ranks": ("tests/machinery/test_course_processes", "tests/machinery/test_course_torchrun"),  # one folder
     "tutor": "tests/machinery/test_course_tutor",
     "machines": "tests/repository/test_repository_machines",
 }
