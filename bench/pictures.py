@@ -23,11 +23,10 @@ from PIL.PngImagePlugin import PngInfo
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from browser import chromium  # noqa: E402
+from running_lab import WAIT, running  # noqa: E402
 
-from course import widgets  # noqa: E402
-from course.figures import sampling, setup  # noqa: E402
+from course.figures import sampling, setup, widgets  # noqa: E402
 from course.files import notebook_bytes, read_notebook, write_atomically  # noqa: E402
-from course.machine.lab import WAIT, running  # noqa: E402
 from course.paths import BUILT, NOTEBOOKS, notebook_path, relative  # noqa: E402
 from course.site.pictures import FIRST, STAIRS, first_run, in_all, recorded, stairs  # noqa: E402
 

@@ -13,7 +13,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from chapter_widgets import WIDGETS  # noqa: E402
 
-from course import widgets  # noqa: E402
+from course.figures import widgets  # noqa: E402
 
 TEXTS = [
     "",

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from course import widgets
+from course.figures import widgets
 
 WIDE_MAP = 4.8  # inches
 

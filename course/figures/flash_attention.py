@@ -4,7 +4,7 @@ import math
 
 import matplotlib.pyplot as plt
 
-from course import widgets
+from course.figures import widgets
 
 
 def kept_by_length(lengths, weights, rows):

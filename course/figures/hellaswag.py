@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 from torch import Tensor
 
-from course import widgets
+from course.figures import widgets
 
 UNITS = {"acc": "nats", "acc_norm": "nats per character", "acc_tokens": "nats per token"}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 
-from course import widgets
+from course.figures import widgets
 from course.paths import ROOT
 from nanogpt.model import GPTConfig, num_params
 

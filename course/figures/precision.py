@@ -5,7 +5,7 @@ import math
 import matplotlib.pyplot as plt
 import torch
 
-from course import widgets
+from course.figures import widgets
 
 COLOURS = {"float32": "C7", "tf32": "C2", "bfloat16": "C0", "float16": "C3"}
 

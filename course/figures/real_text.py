@@ -4,7 +4,7 @@ import html
 
 import matplotlib.pyplot as plt
 
-from course import widgets
+from course.figures import widgets
 
 LONGEST = 120  # characters that the widget reads: each place is tried
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 
-from course import widgets
+from course.figures import widgets
 
 
 def schedule_widget(rates: Callable):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import matplotlib.pyplot as plt
 import torch
 
-from course import widgets
+from course.figures import widgets
 
 # Of each of the grammar's plots, words that the others lack; the last is what is left.
 PLOTS = {

@@ -10,7 +10,7 @@ from itertools import pairwise
 import matplotlib.pyplot as plt
 import regex
 
-from course import widgets
+from course.figures import widgets
 
 PASTEL = ["#cfe2f3", "#d9ead3", "#fff2cc", "#ead1dc", "#d9d2e9", "#d0e0e3"]
 RED = "#f4a6a0"

@@ -114,13 +114,15 @@ def exercise_page(made: ExerciseSet, chapter: str, places: dict[str, str]) -> nb
     nb = nbformat.v4.new_notebook(metadata=METADATA)
     for number, cell in enumerate(made.cells):
         if cell.kind in ("text", "manual"):
-            text = linked(without_answer(cell.source)[0], file, name, places)
-            text = re.sub(r"^(?=## (\d\d[a-z]?-\d) )", r"(task-\1)=\n", text, flags=re.MULTILINE)
-            shown = markdown(text, f"cell-{number}")
+            shown = markdown(without_answer(cell.source), f"cell-{number}")
         else:
             shown = code(stub(cell.source), f"cell-{number}")
         nb.cells.append(folded(shown, "hide-input", "The visible check") if cell.kind == "check" else shown)
     if leaks := leaked(made, nb):
         raise CourseError(f"{made.name} is not on the site, since it would show {leaks[0]!r}")
+    for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            text = linked(cell.source, file, name, places)
+            cell.source = re.sub(r"^(?=## (\d\d[a-z]?-\d) )", r"(task-\1)=\n", text, flags=re.MULTILINE)
     nb.cells[0].source += START.format(number=made.number, name=made.name, chapter=chapter)
     return nb

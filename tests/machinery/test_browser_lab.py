@@ -14,8 +14,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from browser import chromium, needs_chromium, opened, shot
+from running_lab import running
 
-from course.machine.lab import running
 from course.package.as_of import compose, notebooks_upto
 from course.paths import ROOT
 from course.testing.law import files

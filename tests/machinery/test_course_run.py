@@ -9,10 +9,10 @@ import sys
 import urllib.request
 
 import pytest
+from running_lab import running
 
 from course import cli
 from course.machine import lab
-from course.machine.lab import running
 from course.machine.lab_server import hide_outcomes
 from course.notebooks import run
 from course.paths import ROOT, CourseError, plainly
