@@ -79,9 +79,11 @@ def control(name: str, knob):
 
     if isinstance(knob, str):
         rows = sum(1 + len(line) // COLUMNS for line in knob.split("\n"))
-        made = ipywidgets.Text(knob, continuous_update=False)
-        if rows > 1:
-            made = ipywidgets.Textarea(knob, rows=max(4, rows))
+        made = (
+            ipywidgets.Textarea(knob, rows=max(4, rows))
+            if rows > 1
+            else ipywidgets.Text(knob, continuous_update=False)
+        )
     elif isinstance(knob[1], list):
         made = ipywidgets.Dropdown(value=knob[0], options=knob[1])
     else:
