@@ -36,6 +36,7 @@ html_extra_path = ["404.html"]  # GitHub shows it for an address that is none
 html_css_files = ["course.css"]
 html_js_files = ["course.js"]
 html_show_sphinx = False
+html_show_search_summary = False  # of a page it shows the buttons; from a folder a browser would not fetch it
 html_copy_source = False  # what is staged is nobody's source; a chapter's buttons lead to the real one
 html_theme_options = {
     "show_navbar_depth": 1,

@@ -153,7 +153,7 @@ def test_search_by_keyboard_finds_a_chapter(base, window):
         page.keyboard.press("Enter")
         page.wait_for_selector("#search-results li a")
         shot(page, "site-search")
-    with opened("file://", tolerated="(?i)fetch", within=window) as page:
+    with opened("file://", within=window) as page:
         page.goto(f"{(HTML / 'search.html').as_uri()}?q=causal+attention")
         found = page.locator("#search-results li a", has_text="04 · Attention").first
         found.wait_for()
