@@ -44,11 +44,11 @@ def chromium(**options) -> Iterator:
 
 
 @contextmanager
-def opened(base: str, width: int = 1280, height: int = 900, tolerated: str = "(?!)", within=None) -> Iterator:
+def opened(base: str, width: int = 1280, height: int = 900, within=None) -> Iterator:
     """A Playwright page, in a new browser or within one that is given, for what the server at `base` shows.
 
     Once it is left, nothing may have gone wrong: no error in the console, no exception in a script, no answer of 400 or
-    more, no request to another host than `base`'s. `tolerated` is a pattern of messages that do not count.
+    more, no request to another host than `base`'s.
     """
     with nullcontext(within) if within else chromium() as window:
         page = window.new_page()
@@ -65,7 +65,6 @@ def opened(base: str, width: int = 1280, height: int = 900, tolerated: str = "(?
             raise
         finally:
             page.close()
-    wrong = [said for said in wrong if not re.search(tolerated, said)]
     assert not wrong, "\n".join(["the browser said:", *wrong])
 
 
