@@ -18,6 +18,8 @@ WITH_BLANKS = [
 
 @pytest.mark.parametrize("chapter", WITH_BLANKS)
 def test_each_blank_has_hints_a_probe_another_right_body_and_wrong_ones_that_are_told_apart(chapter):
+    if chapter.startswith("23"):  # its blanks are kernels
+        pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
     assert problems(chapter) == []
 
 
