@@ -94,7 +94,6 @@ def host(request, tmp_path_factory):
     host = Host(tmp_path_factory.mktemp(request.param))
     host.backend = request.param
     host.before, host.left = state_of(host), left_by_boxes(host)
-    host.free = shutil.disk_usage(host.folder).free
     chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     for case in attacks(host):
         if host.backend in case.backends and case.name in {*chosen, *ALWAYS}:
@@ -146,7 +145,6 @@ def test_a_submission_gets_what_is_due(host, name):
 
 def test_the_host_is_unchanged(host):
     assert state_of(host) == host.before
-    assert host.free - shutil.disk_usage(host.folder).free < 300_000_000, "the disk"
     assert left_by_boxes(host) <= host.left
 
 
