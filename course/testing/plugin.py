@@ -30,9 +30,10 @@ TOGETHER = {
 WANTS = {  # a word of the reason for which a test was skipped → what a machine needs to run it
     "CUDA|GPU": "a CUDA GPU",
     "Chromium|playwright": "Chromium and playwright",
-    "bubblewrap|setpriv|sandbox|engine": "the grader's sandboxes (bubblewrap, a container's engine)",
+    "bubblewrap|setpriv|sandbox|engine|COURSE_TESTS_IMAGE": "the grader's sandboxes (bubblewrap, a container's engine)",
     "namespaces|iproute2": "two hosts (root, iproute2)",
     "riton": "Triton",
+    "compiler|CxxCompiler": "a C++ compiler",
     "Sphinx|axe-core": "the site's packages (pip install -e '.[site]')",
     "GPT-2's vocabulary": "GPT-2's vocabulary (TIKTOKEN_CACHE_DIR, or a network)",
     "TinyShakespeare": "TinyShakespeare (course data tinyshakespeare)",
@@ -128,4 +129,5 @@ def want_of(report) -> str:
     reason = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)
     if package := re.search(r"could not import '([\w.]+)'", reason):
         return package[1]
-    return next((want for words, want in WANTS.items() if re.search(words, reason)), reason)
+    known = (want for words, want in WANTS.items() if re.search(words, reason))
+    return next(known, reason.removeprefix("Skipped: "))
