@@ -77,7 +77,7 @@ def git(*args: str) -> str:
 
 
 def install_missing() -> str:
-    """Install the packages that are not there, and say which. pip replaces none that is there, PyTorch least of all."""
+    """Install the packages that are not there, and say which. PyTorch stays the one that Colab has, or pip refuses."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     needs = [*project["dependencies"], *extras["commands"], *extras["course"]]
@@ -86,7 +86,17 @@ def install_missing() -> str:
     missing = {name: text for name, text in wanted.items() if not there(name) and name not in not_here}
     if not missing:
         return ""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-conflicts", *missing.values()]
+    kept = [f"torch=={version('torch')}"] if there("torch") else []
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-warn-conflicts",
+        *kept,
+        *missing.values(),
+    ]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no message"])[-1]

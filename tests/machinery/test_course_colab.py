@@ -178,6 +178,7 @@ def test_only_what_is_missing_is_installed(monkeypatch):
     monkeypatch.setattr(colab.subprocess, "run", lambda command, **_: asked.extend(command) or done)
     assert colab.install_missing() == "installed pydantic, psutil, ruff"
     assert [word.split(">")[0] for word in asked if ">=" in word] == ["pydantic", "psutil", "ruff"]
+    assert f"torch=={colab.version('torch')}" in asked, "pip might bring another PyTorch"
     done.returncode = 1
     assert "pydantic, psutil, ruff (ERROR: no network); run this cell again" in colab.install_missing()
     absent.clear()
