@@ -7,7 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
-from importlib.metadata import distribution
+from importlib.metadata import distribution, version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -275,7 +275,11 @@ class Runtime:
             for part in top:
                 if not (self.packages / part).exists():
                     (self.packages / part).symlink_to(distribution(name).locate_file(part))
-        command = ["-m", "pip", "install", "-q", "--no-deps", "--no-compile", *COLAB.split()]
+        colab_s = [
+            *COLAB.split(),
+            f"setuptools=={version('setuptools')}",
+        ]  # PyTorch asks for a newer one than venv's
+        command = ["-m", "pip", "install", "-q", "--no-deps", "--no-compile", *colab_s]
         done = self.run(*command)
         if done.returncode and re.search("onnection|No matching distribution|Temporary failure", done.stderr):
             pytest.skip(f"Colab's versions cannot be had here: {done.stderr.strip().splitlines()[-1]}")
