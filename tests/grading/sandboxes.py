@@ -56,13 +56,5 @@ def command(backend: str) -> list[str]:
     return ["bwrap", "--dev-bind", "/", "/", *shown, "--die-with-parent", "--", *words]
 
 
-def parent_of(pid: int) -> int:
-    """0 if the process has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
-
-
 def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
