@@ -70,6 +70,16 @@ def test_a_wrong_reference_is_found(text):
     assert wrong_references(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["chapters 15 and 17–25 are planned", "chapter 07, training", "chapter 12 (flash attention)", "04_attention.ipynb", "chapter 08's",
+     "# 14 · Ladder", "chapters 04 to 08", "chapter 07 trains 2,500 steps", "chapter 13\n    tokenizer = None", "test_ch07_train.py",
+     "chapters 16b and 17c", "17b_checkpoints.ipynb"],
+)  # fmt: skip
+def test_a_right_reference_is_left_alone(text):
+    assert not wrong_references(text)
+
+
 def test_every_reference_is_to_a_chapter_by_its_own_title():
     wrong = {path: wrong_references(path.read_text(encoding="utf-8")) for path in TEXTS}
     assert not {path: found for path, found in wrong.items() if found}
