@@ -196,7 +196,7 @@ def test_a_notebook_runs_without_jupyter(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_notebook_runs_with_jupyter_as_it_lies_on_disk(tmp_path, monkeypatch):
+def test_a_notebook_runs_with_jupyter_as_it_lies_on_disk():
     """Sources are lists of lines there. Outputs are kept, an expected error is none, and the checkpoint is left out."""
     nbformat = pytest.importorskip("nbformat")
     sources = ["print('one')\nprint('two')", "1 / 0", "int('x')", "raise SystemExit('exported')"]
@@ -207,7 +207,8 @@ def test_a_notebook_runs_with_jupyter_as_it_lies_on_disk(tmp_path, monkeypatch):
     done = saved[-1]
     assert len(saved) == 4, "after every cell, and at the end"
     assert failed == ["ZeroDivisionError: division by zero"]
-    assert "".join(done["cells"][0]["outputs"][0]["text"]) == "one\ntwo\n" and len(done["cells"]) == 3
+    printed = ["".join(output["text"]) for output in done["cells"][0]["outputs"]]  # a slow kernel's in parts
+    assert "".join(printed) == "one\ntwo\n" and len(done["cells"]) == 3
 
 
 @pytest.mark.slow
