@@ -44,16 +44,17 @@ def result(student: str, area: list[dict], ring: list[dict], answer="π is a rat
     } | more
 
 
-def area(points: float, verdict: str, message: str, hidden_points: float, hidden_verdict: str) -> list[dict]:
-    secret = "" if hidden_verdict == "passed" else SECRET
-    hidden = check("a secret radius", hidden_points, 1.0, hidden_verdict, secret, hidden=True)
-    return [check("the square", points, 2.0, verdict, message), hidden]
+def area(points: float, verdict: str, message: str, *hidden) -> list[dict]:
+    return [check("the square", points, 2.0, verdict, message), secret("a secret radius", 1.0, *hidden)]
 
 
-def ring(points: float, verdict: str, message: str, hidden_points: float, hidden_verdict: str) -> list[dict]:
-    secret = "" if hidden_verdict == "passed" else SECRET
-    hidden = check("wrong ones are refused", hidden_points, 4.0, hidden_verdict, secret, hidden=True)
-    return [check("what remains", points, 3.0, verdict, message), hidden]
+def ring(points: float, verdict: str, message: str, *hidden) -> list[dict]:
+    shown = check("what remains", points, 3.0, verdict, message)
+    return [shown, secret("wrong ones are refused", 4.0, *hidden)]
+
+
+def secret(name: str, most: float, points: float, verdict: str) -> dict:
+    return check(name, points, most, verdict, "" if verdict == "passed" else SECRET, hidden=True)
 
 
 def the_class() -> list[dict]:

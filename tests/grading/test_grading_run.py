@@ -38,6 +38,9 @@ NO_SANDBOX = why_no_bubblewrap()
 sandboxed = pytest.mark.skipif(NO_SANDBOX is not None, reason=str(NO_SANDBOX))
 
 
+CLASS = ("ann", "bob", "cem")
+
+
 class Class:
     """An exercise of the tests' own, and the folder in which students hand in."""
 
@@ -81,10 +84,10 @@ def course(tmp_path):
 
 @sandboxed
 def test_a_night_that_was_interrupted_goes_on(course, capsys):
-    for student in ("ann", "bob", "cem"):
+    for student in CLASS:
         course.hand_in(student)
     assert course.grade() == 0
-    before = {student: course.path(student).read_bytes() for student in ("ann", "bob", "cem")}
+    before = {student: course.path(student).read_bytes() for student in CLASS}
     course.path("bob").unlink()
     course.hand_in("cem", "def double(xs): return 0")
     capsys.readouterr()
@@ -115,7 +118,7 @@ def test_a_persons_marks_stay_with_the_answer_they_are_for(course):
 
 @sandboxed
 def test_our_own_failure_is_no_zero(course, monkeypatch, capsys):
-    for student in ("ann", "bob", "cem"):
+    for student in CLASS:
         course.hand_in(student)
     compared = Grader.compared
 
@@ -135,18 +138,20 @@ def test_our_own_failure_is_no_zero(course, monkeypatch, capsys):
 
 @sandboxed
 def test_a_grading_process_that_dies_takes_nobody_with_it(course, monkeypatch):
-    for student in ("ann", "bob", "cem"):
+    for student in CLASS:
         course.hand_in(student)
     grade = Grader.grade
-    monkeypatch.setattr(
-        Grader, "grade", lambda self, found: os._exit(9) if found.student == "bob" else grade(self, found)
-    )
+
+    def dies_of_bob(self, found):
+        return os._exit(9) if found.student == "bob" else grade(self, found)
+
+    monkeypatch.setattr(Grader, "grade", dies_of_bob)
     assert course.grade("--jobs", "2") == 1
     assert course.result("bob")["verdict"] == "infrastructure_error"
     assert {course.result(student)["score"] for student in ("ann", "cem")} <= {14.0, None}
     monkeypatch.undo()
     assert course.grade("--jobs", "2") == 0
-    assert {course.result(student)["score"] for student in ("ann", "bob", "cem")} == {14.0}
+    assert {course.result(student)["score"] for student in CLASS} == {14.0}
 
 
 @sandboxed
@@ -169,10 +174,10 @@ def test_a_grader_that_is_ended_leaves_whole_results_and_no_process(course, numb
 
 def is_below(pid: int, ancestor: int) -> bool:
     while pid > 1 and pid != ancestor:
-        with contextlib.suppress(OSError, ValueError):
+        try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            continue
-        return False
+        except (OSError, IndexError):
+            return False
     return pid == ancestor
 
 
@@ -230,9 +235,7 @@ def test_a_judge_that_cannot_read_a_result_says_so_and_its_own_fault_is_raised()
     for value in (float("nan"), [1.0, float("inf")], {"a": float("nan")}):
         fooled = Check("05-1", "x", 1, "f", judge=lambda got, expected: "")
         assert judged(fooled, [value], [1.0], [()]) == "the result is not finite"
-    slow = Check(
-        "05-1", "x", 1, "f", seconds=0.2, judge=lambda got, expected: "" if got == 1 else time.sleep(9)
-    )
+    slow = Check("05-1", "x", 1, "f", seconds=0.2, judge=lambda got, _: "" if got == 1 else time.sleep(9))
     assert "cannot be judged (TimeoutError" in judged(slow, [2], [1], [()])
 
 
@@ -345,16 +348,14 @@ def test_a_strangers_names_reach_no_terminal(course, capfd, monkeypatch):
     (course.submissions / "\x1b[2J\x9b31m\udcff.txt").touch()
     (course.submissions / "bob_2026-11-20_\x1b[2J.ipynb").write_text("{}")
     (course.submissions / "bob_2026-11-20_\udcff.ipynb").write_text("{}")
-    monkeypatch.setattr(
-        run,
-        "run",
-        lambda made, found, *_: [
-            empty_result(made, found[1], "") | {"verdict": "invalid_submission", "message": found[1].problem}
-        ],
-    )
-    course.grade(
-        "--pattern", r"(?P<student_id>\w+?)(_(?P<timestamp>[\d-]+)_.*)?\.ipynb", "--i-trust-these-submissions"
-    )
+
+    def refused(made, found, *_) -> list[dict]:
+        told = {"verdict": "invalid_submission", "message": found[1].problem}
+        return [empty_result(made, found[1], "") | told]
+
+    monkeypatch.setattr(run, "run", refused)
+    pattern = r"(?P<student_id>\w+?)(_(?P<timestamp>[\d-]+)_.*)?\.ipynb"
+    course.grade("--pattern", pattern, "--i-trust-these-submissions")
     said = capfd.readouterr().out
     assert "no submissions by their names" in said and "two files of one time" in said
     said.encode()
@@ -378,11 +379,17 @@ def test_a_wrong_call_is_one_sentence(course, students, words, says):
         course.grade(*words[1:], command=words[0])
 
 
-@pytest.fixture
-def template():
-    template = Template.started([])
-    yield template
-    template.close()
+@contextlib.contextmanager
+def started(backend: str):
+    """A box that is ready; "forked" is bubblewrap's, out of a template."""
+    with contextlib.ExitStack() as ends:
+        template = Template.started([]) if backend == "forked" else None
+        if template:
+            ends.callback(template.close)
+        box = Box(backend.replace("forked", "bubblewrap"), [], template=template)
+        ends.callback(box.close)
+        box.wait()
+        yield box
 
 
 def asked(box: Box, code: str):
@@ -397,15 +404,15 @@ def asked(box: Box, code: str):
 
 
 @sandboxed
-def test_a_sandbox_is_a_fork_of_the_template_and_ends_with_the_grader(template):
+def test_a_sandbox_is_a_fork_of_the_template_and_ends_with_the_grader():
+    template = Template.started([])
     these = Boxes(Options("bubblewrap"), [], template)
     first = these.ready()
     assert these.template is template, "it fell back to a process that imports torch itself"
-    inside = (
-        "import os; x = [os.getpid(), os.getppid(), sorted(os.listdir('/proc/self/fd')), os.environ['HOME']]"
-    )
-    pid, parent, fds, home = asked(first, inside)
-    assert pid < 50 and parent < 50 and len(fds) <= 7 and home == "/tmp"
+    numbers = "[os.getpid(), os.getppid(), len(os.listdir('/proc/self/fd'))]"
+    pid, parent, descriptors = asked(first, f"import os; x = {numbers}")
+    assert pid < 50 and parent < 50 and descriptors <= 7
+    assert asked(first, "import os; x = os.environ['HOME']") == "/tmp"
     asked(first, "open('/tmp/left', 'w').write('for the next'); x = 1")
     there = first.processes()
     assert len(there) >= 2
@@ -419,6 +426,7 @@ def test_a_sandbox_is_a_fork_of_the_template_and_ends_with_the_grader(template):
     box.life = os.open(os.devnull, os.O_RDONLY)
     wait_for(lambda: not [pid for pid in there if uid_of(pid) is not None])
     these.close()
+    template.close()
 
 
 @sandboxed
@@ -452,17 +460,12 @@ def test_a_fork_that_is_not_inside_or_has_rights_runs_nothing(tmp_path, missing)
     broken.write_text(source.replace(missing, "0"))
     told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     words = [*sandbox.PYTHON, str(broken), program("sandbox/template.py", "bubblewrap", [])[1]]
-    running = subprocess.Popen(
-        words, stdin=theirs, stderr=subprocess.PIPE, text=True, env=sandbox.ENVIRONMENT
-    )
+    pipes = {"stdin": theirs, "stderr": subprocess.PIPE, "text": True}
+    running = subprocess.Popen(words, env=sandbox.ENVIRONMENT, **pipes)
     template = Template(told, running.pid)
-    with pytest.raises(SandboxError):
-        box = Box("bubblewrap", [], template=template)
-        try:
-            box.wait()
-        finally:
-            box.close()
-    template.close()
+    box = Box("bubblewrap", [], template=template)
+    with contextlib.closing(template), contextlib.closing(box), pytest.raises(SandboxError):
+        box.wait()
     assert "a sandbox did not start" in running.stderr.read()
 
 
@@ -499,9 +502,7 @@ def test_memory_of_a_sandbox_holds_nothing_of_the_grader(course, jobs):
     assert course.result("annabell-417")["score"] == 14.0, course.result("annabell-417")
     course.hand_in("annabell-417", f"SOUGHT = {[*sought, b'annabell-417'[::-1].hex()]}\n{SEARCHES}")
     subprocess.run(**program, check=True)
-    assert course.result("annabell-417")["score"] < 14.0, (
-        "the search finds what is there: the student's own name"
-    )
+    assert course.result("annabell-417")["score"] < 14.0, "the student's own name is there, and not found"
 
 
 IPC = """
@@ -583,27 +584,16 @@ x = {
 
 
 @sandboxed
-@pytest.mark.parametrize("forked", [True, False])
-def test_a_sandbox_is_what_it_is_said_to_be(monkeypatch, forked):
+@pytest.mark.parametrize("backend", ["forked", "bubblewrap"])
+def test_a_sandbox_is_what_it_is_said_to_be(monkeypatch, backend):
     """Every line of it that an attack would have to get past two others to notice."""
     monkeypatch.setenv("SECRET", "of the grader's environment")
-    own = Template.started([]) if forked else None
-    these = Boxes(Options("bubblewrap", ahead=False), [], own)
-    try:
-        box = these.ready()
-        assert these.template is own, "no fork came out of the template"
-        seen = asked(
-            box, LOOK.replace("LIMITS", repr([*DUE_LIMITS])).replace("COURSE", repr(str(ROOT / "course")))
-        )
+    look = LOOK.replace("LIMITS", repr([*DUE_LIMITS])).replace("COURSE", repr(str(ROOT / "course")))
+    with started(backend) as box:
+        seen = asked(box, look)
         uids = {uid_of(pid) for pid in box.processes()}
-    finally:
-        these.close()
-        if own:
-            own.close()
-    shared = [
-        name for name, link in seen["namespaces"].items() if link == os.readlink(f"/proc/self/ns/{name}")
-    ]
-    assert not shared, shared
+    ours = {name: os.readlink(f"/proc/self/ns/{name}") for name in seen["namespaces"]}
+    assert not ours.items() & seen["namespaces"].items(), "shared with this process"
     assert seen["limits"] == {name: [value, value] for name, value in DUE_LIMITS.items()}
     assert seen["environment"] == sandbox.ENVIRONMENT
     assert seen["rights"] == [["0" * 16]] * 5 + [["1"], []]
@@ -633,14 +623,11 @@ TALKS = f"{CHANNEL}\nfor _ in range(60):\n    frame({{'kind': 'at', 'id': 1, 'ta
     ],
     ids=["silent", "talkative", "no_process_holds"],
 )
-def test_memory_of_a_box_is_watched(template, monkeypatch, code, error, says):
+def test_memory_of_a_box_is_watched(monkeypatch, code, error, says):
     """Of all processes together: each stays below its own limit. One that sends a frame now and then is watched, too."""
     monkeypatch.setattr(boxes, "MEMORY", 200 << 20)
-    box = Box("bubblewrap", [], template=template)
-    box.wait()
-    with pytest.raises(error, match=says):
+    with started("forked") as box, pytest.raises(error, match=says):
         asked(box, f"{code}x = 1")
-    box.close()
 
 
 KEYCTL = {"x86_64": (250, 248), "aarch64": (219, 217)}.get(os.uname().machine)  # and add_key
@@ -656,16 +643,9 @@ def test_a_sandbox_has_no_keys_of_ours(backend):
     libc.syscall(keyctl, 1, None)  # a session keyring of this test's, with a secret in it
     if libc.syscall(add_key, b"user", b"instructors", b"secret", 6, -3) < 0:
         pytest.skip("the kernel takes no keys here")
-    template = Template.started([]) if backend == "forked" else None
-    box = Box(backend.replace("forked", "bubblewrap"), [], template=template)
-    try:
-        box.wait()
-        search = f"ctypes.CDLL(None).syscall({keyctl}, 10, -3, b'user', b'instructors', 0)"
+    search = f"ctypes.CDLL(None).syscall({keyctl}, 10, -3, b'user', b'instructors', 0)"
+    with started(backend) as box:
         assert asked(box, f"import ctypes\nx = {search}") == -1
-    finally:
-        box.close()
-        if template:
-            template.close()
 
 
 @sandboxed

@@ -52,12 +52,10 @@ def test_an_extension_is_one_students_and_a_penalty_takes_no_more_than_there_is(
     late = Late(DUE, 2.0, extended={"kim": DUE + timedelta(days=7)})
     assert late.penalty(of("kim", 9, "2026-11-25T10:00:00")) == 0
     assert late.penalty(of("ann", 9, "2026-11-22T10:00:00")) == 4
-    assert (
-        late.penalty(of("ann", 3, "2026-11-25T10:00:00"))
-        == 3
-        == late.penalty(of("ann", 3, "9999-12-31T00:00:00Z"))
-    )
-    assert Late().penalty(of("ann", 3)) == 0 == late.penalty(of("ann", 3, "0001-01-01T00:00:00"))
+    assert late.penalty(of("ann", 3, "2026-11-25T10:00:00")) == 3
+    assert late.penalty(of("ann", 3, "9999-12-31T00:00:00Z")) == 3
+    assert late.penalty(of("ann", 3, "0001-01-01T00:00:00")) == 0
+    assert Late().penalty(of("ann", 3)) == 0
 
 
 SETS = {
@@ -105,9 +103,7 @@ LATE = {name: Late(DUE, 3.0) for name in SETS}
 def test_a_total_is_the_mean_share_of_the_sets_that_count():
     due = {("ann", 0): 58.33, ("ann", 1): 75, ("kim", 0): 50, ("kim", 9): 100, ("eve", 0): 0}
     found = {(student, drop): row(student, SETS, {}, 0, drop) for student, drop in due}
-    assert {key: one["total"] for key, one in found.items()} == due, (
-        "not handed in is 0; one set always counts"
-    )
+    assert {key: one["total"] for key, one in found.items()} == due, "not handed in is 0; one set counts"
     assert found["ann", 1]["dropped"] == "04_attention"
 
 
@@ -159,12 +155,10 @@ def test_the_command_reads_deadlines_and_extensions(graded, capsys):
     )
     words = ["--results", str(graded / "results"), "--deadlines", str(graded / "due.csv"), "--zone", "UTC"]
     assert main(["grade", "totals", *words, "--late", "3", "--drop-lowest", "1"]) == 0
-    kept = list(csv.DictReader((graded / "results" / "totals.csv").open()))
+    kept = csv.DictReader((graded / "results" / "totals.csv").open())
+    points = {one["student_id"]: (float(one["03_data"]), float(one["04_attention"])) for one in kept}
     # No marks.csv is here: a result's own marks do not count, so what the checks gave is what there is.
-    assert [(one["student_id"], float(one["03_data"]), float(one["04_attention"])) for one in kept] == [
-        ("ann", 12, 3),
-        ("kim", 0, 12),
-    ]
+    assert points == {"ann": (12, 3), "kim": (0, 12)}
     capsys.readouterr()
     assert main(["grade", "summary", "--results", str(graded / "results")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
@@ -180,11 +174,7 @@ def test_the_command_reads_deadlines_and_extensions(graded, capsys):
         (None, [], "it has the columns set,student_id,due"),
         ("set,student_id,due\n", ["--zone", "Berlin/Europe"], "is no time zone"),
         ("set,student_id,due\n", ["--drop-lowest", "-1"], "no numbers below zero"),
-        (
-            "set,student_id,due\n04,,2026-11-20\n04,,2026-11-21\n",
-            [],
-            "line 3: a second time for 04_attention",
-        ),
+        ("set,student_id,due\n04,,2026-11-20\n04,,2026-11-21\n", [], "line 3: a second time for 04_"),
         ("set,student_id,due\n04,kim,2026-11-20\n04,kim,2026-11-21\n", [], "line 3: a second time for 04_"),
     ],
 )

@@ -178,7 +178,8 @@ def test_the_numbers_of_the_board_plans_are_right():
     guide = (EXERCISES / "README.md").read_text("utf-8")
     softmax = lambda logits: [math.exp(x) / sum(map(math.exp, logits)) for x in logits]  # noqa: E731
     small, tokens = SIZES["gpt2"], 8 * 1024
-    mib = [4 * num_params(small), 8 * num_params(small), 4 * 12 * 16 * tokens * 768, 4 * tokens * 50_257]
+    weights, logits = 4 * num_params(small), 4 * tokens * 50_257
+    mib = [n / 2**20 for n in (weights, weights, 2 * weights, 4 * 12 * 16 * tokens * 768, logits)]
     due = [
         f"{2 * math.log(2) / 3:.3f}",
         f"{num_params(small):,}",
@@ -189,11 +190,7 @@ def test_the_numbers_of_the_board_plans_are_right():
         f"{2.0 / 4 / math.log(2):.2f} and {1.2 / 2 / math.log(2):.2f} bits per",
         f"{2 * 8 * 768:,} numbers of {768 * 768:,}, or {200 * 8 / 768:.1f}%",
         ", ".join(f"{sum(state_bytes(1, 4, stage)):g}" for stage in range(3)),
-        "weights {:,.0f} MiB, gradients {:,.0f}, moments {:,.0f}, activations of the blocks {:,.0f}, logits {:,.0f}".format(
-            *(n / 2**20 for n in (mib[0], *mib))
-        ),
+        "weights {:,.0f} MiB, gradients {:,.0f}, moments {:,.0f}, ".format(*mib),
+        "activations of the blocks {:,.0f}, logits {:,.0f}".format(*mib[3:]),
     ]
     assert not [text for text in due if text not in guide]
-    assert 393 * 128 == 50_304 and 12 * 768**2 + 13 * 768 == 7_087_872
-    between = torch.arange(1.0, 1.02, 0.0001).bfloat16().unique()
-    assert sum(1 < x < 1.02 for x in between.tolist()) == 2

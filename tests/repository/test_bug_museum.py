@@ -1,7 +1,7 @@
 """Bugs that were shipped, each shown to bite, and then shown to be absent here.
 
-A room is a pair: `bites` runs the wrong version and measures the harm; `absent` runs ours through the same check, so that
-a check which cannot fail would be noticed. What a docstring cites was read there (November 2026).
+A room is a test: it runs the wrong version first and measures the harm, then runs ours through the same check, so that a
+check which cannot fail would be noticed. What a docstring cites was read there (November 2026).
 """
 
 import warnings
@@ -44,41 +44,21 @@ def apart(a: torch.Tensor, b: torch.Tensor) -> float:
     return ((a - b).norm() / b.norm()).item()
 
 
-# --- 1: the mean of means ------------------------------------------------------------------------------------
-
-
-def of_unequal_length() -> list:
-    """Micro-batches of which the last holds one target in sixteen: the others are padding."""
-    parts = batches()
-    parts[-1][1][:, 2:] = -100
-    return parts
-
-
-def gradient_of_all_at_once(parts) -> torch.Tensor:
-    model = new_model()
-    model(*(torch.cat(side) for side in zip(*parts)))[1].backward()
-    return gradient(model)
-
-
-def test_mean_of_means_bites():
+def test_mean_of_means():
     """`loss / steps` weighs a micro-batch with few counted tokens like a full one.
 
     Where: transformers' Trainer until 4.46 (pull request 34191, October 2024), and others to this day (mlx-lm, pull
     request 1413, June 2026). Symptom: none in the curve; losses of runs that differ in accumulation alone do not agree.
     """
-    model, parts = new_model(), of_unequal_length()
+    parts = batches()
+    parts[-1][1][:, 2:] = -100  # of the last one's targets fourteen in sixteen are padding
+    at_once, wrong, ours = (new_model() for _ in range(3))
+    at_once(*(torch.cat(side) for side in zip(*parts)))[1].backward()
     for x, y in parts:
-        (model(x, y)[1] / len(parts)).backward()
-    assert apart(gradient(model), gradient_of_all_at_once(parts)) > 0.2
-
-
-def test_mean_of_means_is_absent():
-    model, parts = new_model(), of_unequal_length()
-    train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), parts)
-    assert apart(gradient(model), gradient_of_all_at_once(parts)) < 1e-5
-
-
-# --- 2: a resume after which later epochs see only the tail --------------------------------------------------
+        (wrong(x, y)[1] / len(parts)).backward()
+    assert apart(gradient(wrong), gradient(at_once)) > 0.2
+    train_step(ours, torch.optim.SGD(ours.parameters(), lr=0.0), parts)
+    assert apart(gradient(ours), gradient(at_once)) < 1e-5
 
 
 def seen_in_second_epoch(stream, per_epoch: int, resumed_at: int) -> set[int]:
@@ -88,7 +68,7 @@ def seen_in_second_epoch(stream, per_epoch: int, resumed_at: int) -> set[int]:
     return {token for _ in range(per_epoch) for token in next(stream)}
 
 
-def test_a_resume_that_skips_in_every_epoch_bites():
+def test_a_resume_that_skips_in_every_epoch(tmp_path):
     """A loader told to skip the first n batches skips them whenever it begins again.
 
     Where: accelerate, issue 1451 (May 2023: "permanent skipping of batches"); open-instruct, pull request 681 (May 2025).
@@ -103,8 +83,6 @@ def test_a_resume_that_skips_in_every_epoch_bites():
     seen = seen_in_second_epoch(forever(), per_epoch=20, resumed_at=skip)
     assert len(seen) == 50, "of 200 tokens"
 
-
-def test_a_resume_that_skips_in_every_epoch_is_absent(tmp_path):
     write_shard(tmp_path / "train_000000.bin", np.arange(200))
     streams = [BatchStream([tmp_path / "train_000000.bin"], B=1, T=10) for _ in range(2)]
     for _ in range(15):
@@ -114,16 +92,10 @@ def test_a_resume_that_skips_in_every_epoch_is_absent(tmp_path):
     assert len(seen_in_second_epoch(resumed, per_epoch=20, resumed_at=15)) == 200
 
 
-# --- 3: bits per byte by decoding ----------------------------------------------------------------------------
-
 UNICODE = "naïve café, Ελληνικά, русский, 中文字符, 日本語, ⅔ of €5, 🦊🦉🐢 "
 
 
-def bytes_by_decoding(tokenizer, ids) -> int:
-    return sum(len(tokenizer.decode([i]).encode()) for i in ids)
-
-
-def test_bytes_by_decoding_bite():
+def test_bytes_by_decoding():
     """A token that is half a character decodes to U+FFFD, three bytes; the text seems longer, and bits per byte fewer.
 
     Where: nanochat until pull request 693 (April 2026); autoresearch, issue 384 (March 2026). Symptom: a tokenizer that
@@ -132,15 +104,9 @@ def test_bytes_by_decoding_bite():
     tokenizer = BPETokenizer.train("only plain English", 270)
     ids = tokenizer.encode(UNICODE)
     assert tokenizer.decode(ids) == UNICODE, "the text as a whole is decoded well: the bug is in the parts"
-    assert bytes_by_decoding(tokenizer, ids) > 1.5 * len(UNICODE.encode())
-
-
-def test_bytes_by_decoding_are_absent():
-    tokenizer = BPETokenizer.train("only plain English", 270)
-    assert measures.token_bytes(tokenizer)[tokenizer.encode(UNICODE)].sum() == len(UNICODE.encode())
-
-
-# --- 4: autocast given a device with an index ----------------------------------------------------------------
+    decoded = sum(len(tokenizer.decode([i]).encode()) for i in ids)
+    assert decoded > 1.5 * len(UNICODE.encode())
+    assert measures.token_bytes(tokenizer)[ids].sum() == len(UNICODE.encode())
 
 
 def enabled_without_a_gpu(device: str) -> bool:
@@ -151,7 +117,7 @@ def enabled_without_a_gpu(device: str) -> bool:
             return torch.is_autocast_enabled("cuda")
 
 
-def test_autocast_of_a_device_with_an_index_bites(monkeypatch):
+def test_autocast_of_a_device_with_an_index(monkeypatch):
     """torch.autocast takes a kind of device, "cuda"; a device's own name, under torchrun, is "cuda:0".
 
     Where: build-nanogpt, issue 44 (June 2024); speechbrain 1.0.3, issue 2881 (April 2025). Symptom: a RuntimeError, on
@@ -164,8 +130,6 @@ def test_autocast_of_a_device_with_an_index_bites(monkeypatch):
     except RuntimeError as error:
         assert "unsupported autocast device_type 'cuda:0'" in str(error)
 
-
-def test_autocast_of_a_device_with_an_index_is_absent(monkeypatch):
     kinds, plain = [], torch.autocast
 
     def noted(kind, **options):
@@ -178,31 +142,20 @@ def test_autocast_of_a_device_with_an_index_is_absent(monkeypatch):
     assert kinds == ["cpu"]
 
 
-# --- 5: a seed set after the model was made ------------------------------------------------------------------
-
-
-def test_a_seed_set_after_the_model_was_made_bites():
+def test_a_seed_set_after_the_model_was_made():
     """The seed is set where training begins; the weights had been drawn before.
 
     Where: transformers' Trainer sets its seed when it gets a model that is made already; its documentation claimed
     otherwise until pull request 9903 (January 2021). Symptom: two runs with one seed differ from the first step on.
     """
-    models = []
+    wrong, ours = [], []
     for _ in range(2):
-        models.append(GPT(SHAPE))
+        wrong.append(GPT(SHAPE))
+        ours.append(new_model(seed=0))
         torch.manual_seed(0)
         torch.rand(3)  # training draws some numbers
-    assert not torch.equal(models[0].lm_head.weight, models[1].lm_head.weight)
-
-
-def test_a_seed_set_after_the_model_was_made_is_absent():
-    torch.rand(3)
-    first = new_model(seed=0)
-    torch.rand(3)
-    assert torch.equal(first.lm_head.weight, new_model(seed=0).lm_head.weight)
-
-
-# --- 6: no optimizer step ------------------------------------------------------------------------------------
+    assert not torch.equal(*(model.lm_head.weight for model in wrong))
+    assert torch.equal(*(model.lm_head.weight for model in ours))
 
 
 def falls(step) -> float:
@@ -214,7 +167,7 @@ def falls(step) -> float:
     return losses[0] - losses[-1]
 
 
-def test_no_optimizer_step_bites():
+def test_no_optimizer_step():
     """Gradients are computed and never used. No error, full load on the GPU.
 
     Where: any loop in which a condition stands before the update, as at a last, incomplete accumulation. Symptom: on
@@ -228,13 +181,7 @@ def test_no_optimizer_step_bites():
         return loss.item()
 
     assert falls(forgetful) == 0.0
-
-
-def test_no_optimizer_step_is_absent():
     assert falls(lambda *args: train_step(*args).item()) > 0.5
-
-
-# --- 7: the sync flag set after the forward pass -------------------------------------------------------------
 
 
 @pytest.fixture
@@ -269,7 +216,7 @@ def sent(flag_first: bool) -> torch.Tensor:
     return sum(total), gradient(model).double().sum()
 
 
-def test_the_sync_flag_set_after_the_forward_pass_bites(one_process):
+def test_the_sync_flag_set_after_the_forward_pass(one_process):
     """DDP reads `require_backward_grad_sync` in the forward pass, not in backward: there the flag is one step late.
 
     So the gradient of the first micro-batch is averaged over the ranks, and that of all others never. Where:
@@ -279,19 +226,14 @@ def test_the_sync_flag_set_after_the_forward_pass_bites(one_process):
     """
     over_the_wire, whole = sent(flag_first=False)
     assert abs(over_the_wire - whole) > 0.1 * abs(whole)
-
-
-def test_the_sync_flag_set_before_the_forward_pass_sends_the_whole_gradient(one_process):
     over_the_wire, whole = sent(flag_first=True)
     assert abs(over_the_wire - whole) < 1e-4 * abs(whole)
 
 
-# --- 8: a scheduler that counts skipped updates --------------------------------------------------------------
-
 WARMUP, SCALE = 10, 2.0**24  # too large a scale: the first updates overflow, and fp16 skips them
 
 
-def test_a_scheduler_that_counts_skipped_updates_bites():
+def test_a_scheduler_that_counts_skipped_updates(tmp_path):
     """While fp16 looks for its scale no update is made, but the schedule goes on: the warm-up is over before it began.
 
     Where: Lightning, issue 18828 (October 2023, version 2.0); transformers, pull request 11144 (April 2021). Symptom: a
@@ -307,12 +249,8 @@ def test_a_scheduler_that_counts_skipped_updates_bites():
             rate = optimizer.param_groups[0]["lr"]
             train_step(model, optimizer, batch, "fp16", scaler=scaler)
             scheduler.step()
-    assert rate >= 4 * 1e-3 / WARMUP, (
-        f"the first update had the rate {rate:.1e} instead of {1e-3 / WARMUP:.1e}"
-    )
+    assert rate >= 4 * 1e-3 / WARMUP, "of the first update"
 
-
-def test_a_scheduler_that_counts_skipped_updates_is_absent(tmp_path):
     write_shard(tmp_path / "train_000000.bin", torch.randint(64, (5000,)).numpy())
     shape = {name: getattr(SHAPE, name) for name in ("n_layer", "n_head", "n_embd", "block_size")}
     config = Config(

@@ -42,15 +42,12 @@ def test_every_record_keeps_the_rules_in_its_part_of_the_references_time(record)
 def test_the_stories_record_says_what_both_sides_pay_and_what_they_answer():
     record = STORIES["record"]
     assert record["reference"] == {"recipe": "chapter 07", "steps": 3000}
-    for more, loss in (
-        (record["more"], record["losses"][0]),
-        (record["reference_more"], record["reference_loss"]),
-    ):
-        assert {"copied", "computed"} <= more["answers"].keys()
+    losses = {"more": record["losses"][0], "reference_more": record["reference_loss"]}
+    for name, loss in losses.items():
+        assert {"copied", "computed"} <= record[name]["answers"].keys()
         a_story = (loss - TRACKS["stories"]["floor"]) * 258_851 / 2539
-        assert sum(more["excess"].values()) == pytest.approx(a_story, rel=0.25), (
-            "other stories, about the same excess"
-        )
+        excess = sum(record[name]["excess"].values())
+        assert excess == pytest.approx(a_story, rel=0.25), "other stories, about the same excess"
 
 
 def test_the_board_is_in_order():

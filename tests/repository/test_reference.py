@@ -70,9 +70,8 @@ def test_a_skipped_step_halves_the_scale_and_leaves_the_learning_rate():
     skipped = sum(int(row["skipped"]) for row in log)
     assert (skipped, halvings) == (21, 20)  # hysteresis 2: the first overflow only uses up patience
     done = [10 * (i + 1) - sum(int(r["skipped"]) for r in log[: i + 1]) for i in range(3)]
-    assert [float(row["learning_rate"]) for row in log[:3]] == [
-        n * 1e-5 for n in done
-    ]  # warm-up by successes
+    rates = [float(row["learning_rate"]) for row in log[:3]]
+    assert rates == [n * 1e-5 for n in done], "it warms up by successes"
 
 
 def test_memory_is_that_of_the_model():
@@ -95,9 +94,8 @@ def test_a_data_set_of_one_token_a_byte_was_published():
     text_mib = said["documents"] / said["documents a second"] * said["MiB a second"]
     assert text_mib == pytest.approx(129.6, abs=0.05)
     assert said["MiB of ids"] / text_mib == pytest.approx(2, abs=0.01)
-    index_bytes = (
-        34 + said["documents"] * (4 + 8) + (said["documents"] + 1) * 8
-    )  # Megatron-LM's .idx: sizes, places
+    sizes_and_places = said["documents"] * (4 + 8) + (said["documents"] + 1) * 8
+    index_bytes = 34 + sizes_and_places  # of Megatron-LM's .idx
     assert math.ceil(index_bytes / 1024) == said["KiB of index"]
 
 
@@ -119,7 +117,6 @@ def test_eight_ranks_after_ten_epochs_are_where_four_were_after_half_as_many():
             by[row["run"].split(" (")[0], int(row["epoch"])].append(float(row["loss"]))
     mean = {key: statistics.mean(losses) for key, losses in by.items()}
     four, eight = "1 node, 4 processes", "2 nodes, 8 processes"
-    assert mean[four, 10] == pytest.approx(1.13, abs=0.005) and mean[eight, 10] == pytest.approx(
-        1.96, abs=0.01
-    )
+    assert mean[four, 10] == pytest.approx(1.13, abs=0.005)
+    assert mean[eight, 10] == pytest.approx(1.96, abs=0.01)
     assert mean[four, 6] < mean[eight, 10] < mean[four, 3]

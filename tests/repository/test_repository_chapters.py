@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ from course.paths import (
     number_of,
     numbered,
     source_chapters,
+    source_path,
 )
 from course.site.chapters import OPTIONAL
+from course.site.reading import called
 
 # What a reader meets, and what explains itself by chapters. This file's own examples are wrong on purpose.
 TEXTS = sorted(
@@ -90,43 +93,37 @@ def test_notebooks_sources_and_tests_are_on_the_map():
     assert tested <= set(chapters()), "a test file belongs to no chapter"
 
 
-@pytest.fixture(scope="module")
-def sources():
-    return {
-        chapter: notebook_from_text(next(SOURCES.glob(f"{chapter}_*.py")).read_text(encoding="utf-8")).cells
-        for chapter in source_chapters()
-    }
+@cache
+def cells(chapter: str) -> list:
+    return notebook_from_text(source_path(chapter).read_text(encoding="utf-8")).cells
+
+
+def code(chapter: str) -> list[str]:
+    return [cell.source for cell in cells(chapter) if cell.cell_type == "code"]
 
 
 @pytest.mark.parametrize("chapter", source_chapters())
 class TestChapter:
     def test_its_saved_checkpoint_met_no_older_package(self, chapter):
         """A notebook executed over an older package says so, and CI's fresh package does not: `course build` again."""
-        text = next(NOTEBOOKS.glob(f"{chapter}_*.ipynb")).read_text(encoding="utf-8")
-        assert "is no longer exported" not in text
+        assert "is no longer exported" not in notebook_path(chapter).read_text(encoding="utf-8")
 
-    def test_every_assertion_says_what_is_wrong(self, chapter, sources):
+    def test_every_assertion_says_what_is_wrong(self, chapter):
         """A student's edit that breaks a law ends in a sentence, not in a bare AssertionError."""
-        code = [cell.source for cell in sources[chapter] if cell.cell_type == "code"]
-        silent = [ast.unparse(node) for source in code for node in assertions(source) if node.msg is None]
+        silent = [ast.unparse(node) for source in code(chapter) for node in silent_assertions(source)]
         assert not silent, f"without a message: {silent}"
 
-    def test_no_cell_hides_a_name_that_another_cell_imports(self, chapter, sources):
+    def test_no_cell_hides_a_name_that_another_cell_imports(self, chapter):
         """Run out of order, a function that uses the imported name would call the other one."""
-        assert hidden_imports([cell.source for cell in sources[chapter] if cell.cell_type == "code"]) == []
+        assert hidden_imports(code(chapter)) == []
 
-    def test_its_heading_has_its_number(self, chapter, sources):
+    def test_its_heading_has_its_number(self, chapter):
         mark = " ◇" * (chapter in OPTIONAL)
-        assert sources[chapter][0].source.startswith(f"# {chapter}{mark} · ")
+        assert cells(chapter)[0].source.startswith(f"# {chapter}{mark} · ")
 
-    def test_every_prediction_is_answered_and_tabled(self, chapter, sources):
-        calls = [
-            call
-            for cell in sources[chapter]
-            if cell.cell_type == "code"
-            for call in prediction_calls(cell.source)
-        ]
-        keys = {name: [key for called, key, _ in calls if called == name] for name in ("predict", "answer")}
+    def test_every_prediction_is_answered_and_tabled(self, chapter):
+        calls = [call for source in code(chapter) for call in prediction_calls(source)]
+        keys = {name: [key for which, key, _ in calls if which == name] for name in ("predict", "answer")}
         assert all(guess in (None, "None") for _, _, guess in calls), "the guess is the student's"
         assert all(key.startswith(f"{chapter}.") for key in keys["predict"])
         assert len(set(keys["predict"])) == len(keys["predict"]), "one key, two questions"
@@ -134,11 +131,40 @@ class TestChapter:
         tables = [key for name, key, _ in calls if name == "predictions"]
         assert tables == ([chapter] if keys["predict"] else []), "predictions(NN) stands once, near the end"
 
+    def test_a_prediction_is_alone_in_its_cell(self, chapter):
+        """Who runs the cell must not see the answer before they have written a guess."""
+        assert beside_predictions(code(chapter)) == []
 
-def assertions(source: str) -> list[ast.Assert]:
-    """The assert statements of a cell, however deep; magics are passed over."""
-    tree = ast.parse(re.sub(r"^(\s*)[%!].*", r"\1pass", source, flags=re.MULTILINE))
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+
+def parsed(source: str) -> ast.Module:
+    """A cell, its magics passed over."""
+    return ast.parse(re.sub(r"^(\s*)[%!].*", r"\1pass", source, flags=re.MULTILINE))
+
+
+def silent_assertions(source: str) -> list[ast.Assert]:
+    """The assert statements of a cell that have no message, however deep."""
+    return [node for node in ast.walk(parsed(source)) if isinstance(node, ast.Assert) and node.msg is None]
+
+
+def test_an_assertion_without_a_message_is_found():
+    found = silent_assertions("%time f()\nfor x in y:\n    assert x\nassert z, 'z is 0'")
+    assert [node.lineno for node in found] == [3]
+
+
+def beside_predictions(code: list[str]) -> list[str]:
+    """Of the cells that call `predict` and do something else, the first line that does."""
+    found = []
+    for source in code:
+        body = [] if source.startswith("%%") else parsed(source).body  # a file that it writes
+        others = [node for node in body if called(node) != "predict"]
+        if others and len(others) < len(body):
+            found.append(source.splitlines()[others[0].lineno - 1])
+    return found
+
+
+def test_a_cell_that_asks_and_goes_on_is_found():
+    cell = 'predict("07.1", "loss")\nanswer("07.1", loss)'
+    assert beside_predictions([cell]) == ['answer("07.1", loss)']
 
 
 def hidden_imports(code: list[str]) -> list[str]:
@@ -147,7 +173,7 @@ def hidden_imports(code: list[str]) -> list[str]:
     for source in code:
         head = read_head(source, "a cell")
         default = head.default or default
-        for node in ast.parse(re.sub(r"^(\s*)[%!].*", r"\1pass", source, flags=re.MULTILINE)).body:
+        for node in parsed(source).body:
             if isinstance(node, ast.ImportFrom):
                 for name in node.names:
                     imported.setdefault(name.asname or name.name, set()).add(node.module)
@@ -160,10 +186,8 @@ def hidden_imports(code: list[str]) -> list[str]:
 def test_a_name_that_hides_an_import_is_found(own, hidden):
     """To grow a function in its own module is no fault; to define another one of its name is."""
     first = "#| default_exp labs.c\nfrom nanogpt.labs.a import load"
-    assert (
-        hidden_imports([first, "#| export\ndef go():\n    load()", f"#| export {own}\ndef load(): ..."])
-        == hidden
-    )
+    cells = [first, "#| export\ndef go():\n    load()", f"#| export {own}\ndef load(): ..."]
+    assert hidden_imports(cells) == hidden
 
 
 def prediction_calls(source: str) -> list[tuple[str, str, str | None]]:
@@ -171,7 +195,7 @@ def prediction_calls(source: str) -> list[tuple[str, str, str | None]]:
     names = {"predict": "predict", "guess": "predict", "answer": "answer", "predictions": "predictions"}
     found = []
     if re.search(rf"\b({'|'.join(names)})\(", source):
-        for node in ast.walk(ast.parse(re.sub(r"^[%!].*", "", source, flags=re.MULTILINE))):
+        for node in ast.walk(parsed(source)):
             name = names.get(getattr(getattr(node, "func", None), "id", ""))
             key = getattr(node.args[0], "value", None) if name and node.args else None
             if isinstance(key, str) and re.match(r"\d\d[a-z]?(\.|$)", key):
@@ -180,13 +204,7 @@ def prediction_calls(source: str) -> list[tuple[str, str, str | None]]:
     return found
 
 
-def test_an_assertion_without_a_message_is_found():
-    found = assertions("%time f()\nfor x in y:\n    assert x\nassert z, 'z is 0'")
-    assert [node.lineno for node in found if node.msg is None] == [3]
-
-
 # An output of a machine that was disturbed
-
 
 DISTURBED = 0.15  # an interval that reaches further from its gain is no result
 GAIN = re.compile(r"(\d+\.\d+)× \((\d+\.\d+) to (\d+\.\d+)\)")
@@ -207,9 +225,8 @@ def disturbed_lines(text: str, rests: tuple[str, ...]) -> list[str]:
         wide = False
         if gain and line.startswith(rests):
             ratio, low, high = map(float, gain.groups())
-            wide = max(high / ratio - 1, 1 - low / ratio) > DISTURBED + 0.5 / (
-                100 * ratio
-            )  # they are rounded
+            rounding = 0.5 / (100 * ratio)
+            wide = max(high / ratio - 1, 1 - low / ratio) > DISTURBED + rounding
         if wide or re.match(r" +! ", line) or re.match(r"[^:]+ ms, forecast .*\bdisturbed, ", line):
             found.append(line.strip())
     return found
@@ -228,12 +245,8 @@ def test_no_committed_output_is_of_a_disturbed_machine(chapter):
     """Execute the chapter again where nothing else runs: `course build NN --again`."""
     text = printed(notebook_path(chapter))
     assert disturbed_lines(text, RESTS.get(chapter, ())) == []
-    lines = text.splitlines()
-    missing = [
-        start
-        for start in RESTS.get(chapter, ())
-        if not any(GAIN.search(line) and line.startswith(start) for line in lines)
-    ]
+    gains = [line for line in text.splitlines() if GAIN.search(line)]
+    missing = [start for start in RESTS.get(chapter, ()) if not any(line.startswith(start) for line in gains)]
     assert not missing, f"no line with a gain begins like this any more: {missing}"
 
 
