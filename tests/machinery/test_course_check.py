@@ -163,11 +163,13 @@ def test_a_file_that_is_not_there_or_no_notebook_is_one_sentence(tmp_path, monke
     monkeypatch.setattr(course.exercises.check, "RELEASED", tmp_path / "released")
     monkeypatch.chdir(tmp_path)
     Path("half.ipynb").write_text('{"cells": [')
+    Path("list.ipynb").write_text("[1, 2]")
     Path("empty.ipynb").write_text('{"cells": [], "nbformat": 4}')
     for which, said in {
         "04": "no exercises for chapter '04' in",
         "no.ipynb": "there is no ",
         "half.ipynb": "the file is not a notebook: it cannot be read as JSON",
+        "list.ipynb": "the file is not a notebook of format 4",
         "empty.ipynb": "holds no task",
     }.items():
         assert main(["check", which]) == 2
