@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,6 +82,15 @@ def watched(page, base: str) -> list[str]:
     page.on("console", lambda said: wrong.append(f"console: {said.text}") if said.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(f"exception: {error}"))
     return wrong
+
+
+def until(page, holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    """Wait for something that no selector can ask for."""
+    for _ in range(round(10 * seconds)):
+        if holds():
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(f"waited for {seconds:g} s, and not: {what}")
 
 
 def shot(page, name: str) -> Path:

@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 
 ROOT = Path(__file__).parent.parent
+IDENTITY = ["-c", "user.name=a", "-c", "user.email=a@b"]
 SOURCE = '''\
 # %% [markdown]
 r"""
@@ -58,6 +60,36 @@ def test_area_grows_with_the_square():
 """
 
 
+def git(folder: Path, *args: str) -> str:
+    done = subprocess.run(
+        ["git", *IDENTITY, *args], cwd=folder, check=True, capture_output=True, encoding="utf-8"
+    )
+    return done.stdout.strip()
+
+
+def commit(folder: Path, message: str) -> None:
+    """Commit all that the folder holds, in a repository of its own."""
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", message)
+
+
+def copied_repository(folder: Path) -> Path:
+    """A copy of what git tracks, or would track."""
+    from course.testing.law import files
+
+    for path in files():
+        to = folder / path.relative_to(ROOT)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, to)
+    return folder
+
+
+def of_code(*sources: str) -> nbformat.NotebookNode:
+    """A notebook of these cells."""
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+
+
 class House:
     """A folder laid out as the repository is; its own copy of course/ works on it."""
 
@@ -90,33 +122,25 @@ class House:
     def own_course(self):
         """`import course` means the house's own copy within the block."""
         ours = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "course"}
-        before, path, had = dict(os.environ), list(sys.path), set(sys.modules)
-        sys.path.insert(0, str(self.path))
-        os.environ |= {"PYTHONPATH": str(self.path), "PYTHONSAFEPATH": "1", "NANOGPT_DEVICE": "cpu"}
+        had = set(sys.modules)
+        path = patch.object(sys, "path", [str(self.path), *sys.path])
         try:
-            yield
+            with path, patch.dict(os.environ, self.environment()):
+                yield
         finally:
-            sys.path[:] = path
-            os.environ.clear()
-            os.environ |= before
-            made_here = [name for name in sys.modules if name.split(".")[0] == "nanogpt" and name not in had]
-            for name in [name for name in sys.modules if name.split(".")[0] == "course"] + made_here:
-                del sys.modules[name]
+            for name in set(sys.modules) - had:
+                if name.split(".")[0] in ("course", "nanogpt"):
+                    del sys.modules[name]
             sys.modules |= ours
 
     def course(self, *args: str, code: int = 0, answer: str | None = "n\n") -> str:
         """`course ...` in the house, in this process, and all that it prints."""
-        said, stdin = io.StringIO(), sys.stdin
-        with self.own_course(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        said = io.StringIO()
+        stdin = patch.object(sys, "stdin", io.StringIO(answer or ""))
+        with self.own_course(), stdin, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             from course.cli import main
 
-            sys.stdin = io.StringIO(answer or "")
-            try:
-                found = main(list(args))
-            except SystemExit as error:
-                found = error.code
-            finally:
-                sys.stdin = stdin
+            found = main(list(args))
         assert found == code, said.getvalue()
         return said.getvalue()
 
@@ -128,8 +152,7 @@ class House:
         house.course("build", "05", "--draft")
         house.course("build", "04")  # its last line names chapter 05
         house.course("checkpoint", "--all")
-        for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "released"]):
-            house.git(*words)
+        commit(house.path, "released")
         return house
 
     def command(self, *args: str) -> list[str]:
@@ -151,9 +174,8 @@ class House:
 
         ids: which cells of the notebook these are, where the front end tells it.
         """
-        script = (
-            "from IPython.core.interactiveshell import InteractiveShell as Shell\nshell = Shell.instance()\n"
-        )
+        script = "from IPython.core.interactiveshell import InteractiveShell\n"
+        script += "shell = InteractiveShell.instance()\n"
         for source in ["from course.notebook import checkpoint", *sources, 'checkpoint("04")']:
             told = f", cell_id={ids[source]!r}" if ids and source in ids else ""
             script += f"result = shell.run_cell({source!r}, store_history=True{told})\n"
@@ -169,8 +191,4 @@ class House:
         return done.stdout + done.stderr
 
     def git(self, *args: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        done = subprocess.run(
-            ["git", *identity, *args], cwd=self.path, check=True, capture_output=True, text=True
-        )
-        return done.stdout
+        return git(self.path, *args)

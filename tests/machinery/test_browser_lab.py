@@ -7,19 +7,18 @@ in test_course_widgets.py.
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
 import pytest
-from browser import chromium, needs_chromium, opened, shot
+from browser import chromium, needs_chromium, opened, shot, until
+from house import copied_repository, of_code
 from running_lab import running
 
+from course.notebooks.source import METADATA
 from course.package.as_of import compose, notebooks_upto
 from course.paths import ROOT
-from course.testing.law import files
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,11 +46,7 @@ class Lab:
 def lab(tmp_path_factory):
     """The real command on a copy, for a student who has never used Jupyter."""
     folder = tmp_path_factory.mktemp("lab")
-    copy = folder / "gpt2-course"
-    for path in files():
-        to = copy / path.relative_to(ROOT)
-        to.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, to)
+    copy = copied_repository(folder / "gpt2-course")
     # The browser needs a core of its own: two threads of a kernel that share the other wait for each other all the time.
     env = {"PYTHONPATH": str(copy), "NANOGPT_SCALE": "ci", "OMP_NUM_THREADS": "1"}
     with running(folder, copy, **env) as (_, server):
@@ -100,12 +95,9 @@ def run_cell(page, cell) -> str:
     cell.locator(".cm-content").click()
     before = prompt.text_content()
     page.keyboard.press("Control+Enter")
-    for _ in range(RUN // 100):
-        if (now := prompt.text_content()) != before and "*" not in now:
-            cell.scroll_into_view_if_needed()
-            return "\n".join(cell.locator(".jp-OutputArea-output").all_text_contents())
-        page.wait_for_timeout(100)
-    raise AssertionError(f"{before} is still running")
+    until(page, lambda: prompt.text_content() not in (before, "[*]:"), "the cell ends", RUN // 1000)
+    cell.scroll_into_view_if_needed()
+    return "\n".join(cell.locator(".jp-OutputArea-output").all_text_contents())
 
 
 def retype(page, cell, old: str, new: str) -> None:
@@ -119,11 +111,8 @@ def retype(page, cell, old: str, new: str) -> None:
 
 def wait_for_saved(page, notebook: Path, text: str) -> None:
     """Wait until the file holds the text: the tab's own sign comes later than the keys, both ways."""
-    for _ in range(600):
-        if text in notebook.read_text(encoding="utf-8"):
-            return
-        page.wait_for_timeout(100)
-    raise AssertionError(f"{notebook.name} was not saved")
+    written = json.dumps(text)[1:-1]
+    until(page, lambda: written in notebook.read_text(encoding="utf-8"), f"{notebook.name} is saved")
 
 
 # The story of a chapter
@@ -193,7 +182,7 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window, module):
         retype(page, cell, WRONG, RIGHT)
         run_cell(page, cell)
         page.keyboard.press("Control+s")
-        wait_for_saved(page, notebook, json.dumps(RIGHT)[1:-1])
+        wait_for_saved(page, notebook, RIGHT)
         said = run_cell(page, check)
         assert "to nanogpt/model.py" in said and "passes" in said
         shot(page, "lab-6-mended")
@@ -207,68 +196,30 @@ def looked_at(page) -> str:
     return page.locator(".explored").inner_html()
 
 
-def answers(page) -> list[bytes]:
-    """What kernels say when they have dealt with a knob that was moved; the list grows."""
-    heard: list[bytes] = []
-
-    def said(frame: str | bytes) -> None:
-        frame = frame if isinstance(frame, bytes) else frame.encode()
-        if b'"comm_msg"' in frame and b'"idle"' in frame:
-            heard.append(frame)
-
-    page.on("websocket", lambda socket: socket.on("framereceived", said))
-    return heard
-
-
-def changes(page, answered: list[bytes], act) -> bool:
-    """Does what the widget shows change, once `act` is done and the kernel has answered?"""
-    before, heard, rounds = looked_at(page), len(answered), 100
-    act()
-    while rounds:
-        if looked_at(page) != before:
-            return True
-        page.wait_for_timeout(100)
-        rounds -= 1
-        if len(answered) > heard:
-            heard, rounds = len(answered), 10  # a second for the page to show it, and for another answer
-    return False
-
-
-def slide(slider) -> Iterator:
+def slide(slider) -> None:
     at_the_end = slider.get_attribute("aria-valuenow") == slider.get_attribute("aria-valuemax")
-    step = "ArrowLeft" if at_the_end else "ArrowRight"
-    for key in (step, "Home", "End"):  # one step may be too small to be seen
-        yield partial(slider.press, key)
+    slider.press("Home" if at_the_end else "End")
 
 
-def retext(field) -> Iterator:
-    yield lambda: (field.fill(f"{field.input_value()[:-1]}7"), field.press("Tab"))
+def retext(field) -> None:
+    field.fill(f"{field.input_value()[:-1]}7")
+    field.press("Tab")
 
 
-def choose_another(choice) -> Iterator:
-    """The last option first; one may well give the same picture as another."""
-    for label in choice.locator("option:not(:checked)").all_inner_texts()[::-1]:
-        yield partial(choice.select_option, label=label)
+def choose_another(choice) -> None:
+    choice.select_option(label=choice.locator("option:not(:checked)").last.inner_text())
 
 
 KNOBS = {"[role=slider]": slide, "input[type=text], textarea": retext, "select": choose_another}
 
 
-def move_all_knobs(page, answered: list[bytes], chapter: str) -> None:
-    """Each changes what the widget shows, and the picture is replaced, not added to."""
-    box = page.locator(".explorer")
-    box.scroll_into_view_if_needed()
-    shot(page, f"lab-widget-{chapter}")
-    pictures = page.locator(".explored img").count()
-    knobs = [(knob, acts) for kind, acts in KNOBS.items() for knob in box.locator(kind).all()]
-    assert knobs
-    for knob, acts in knobs:
-        knob.focus()
-        name = knob.evaluate("k => k.closest('.jupyter-widgets').querySelector('label').textContent")
-        assert any(changes(page, answered, act) for act in acts(knob)), f"{name} changes nothing"
-    shot(page, f"lab-widget-{chapter}-moved")
-    assert page.locator(".explored img").count() == pictures
-    assert not re.match(r"\w+Error:", page.locator(".explored").inner_text()) and not errors(page)
+def move(page, knob, act) -> None:
+    """It changes what the widget shows."""
+    before = looked_at(page)
+    name = knob.evaluate("k => k.closest('.jupyter-widgets').querySelector('label').textContent")
+    knob.focus()
+    act(knob)
+    until(page, lambda: looked_at(page) != before, f"{name} changes what is shown")
 
 
 WIDGET = """\
@@ -283,13 +234,21 @@ WIDGETS["{chapter}"]()
 
 @pytest.mark.parametrize("chapter", ["04", "10", "21"])  # of each kind of knob at least one
 def test_every_knob_of_a_widget_changes_what_it_shows_in_the_browser(lab, window, chapter):
-    kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
-    cell = nbformat.v4.new_code_cell(WIDGET.format(chapter=chapter))
-    nb = nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": kernel})
+    nb = of_code(WIDGET.format(chapter=chapter))
+    nb.metadata = METADATA
     nbformat.write(nb, lab.copy / "notebooks" / f"widget-{chapter}.ipynb")
     with opened(lab.base, within=window) as page:
-        answered = answers(page)
         lab.open(page, f"notebooks/widget-{chapter}.ipynb")
         run_all(page)
-        move_all_knobs(page, answered, chapter)
+        box, pictures = page.locator(".explorer"), page.locator(".explored img")
+        box.scroll_into_view_if_needed()
+        shot(page, f"lab-widget-{chapter}")
+        before = pictures.count()
+        knobs = [(knob, act) for kind, act in KNOBS.items() for knob in box.locator(kind).all()]
+        assert knobs
+        for knob, act in knobs:
+            move(page, knob, act)
+        until(page, lambda: pictures.count() == before, "a picture is replaced, not added to")
+        shot(page, f"lab-widget-{chapter}-moved")
+        assert not re.match(r"\w+Error:", page.locator(".explored").inner_text()) and not errors(page)
         choose(page, "Kernel", "Shut Down Kernel")

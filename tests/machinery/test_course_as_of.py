@@ -1,13 +1,14 @@
 """The package as chapters fill it: in any order the same, and each chapter tested as of that chapter."""
 
 import contextlib
-import json
+import re
 import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
 import nbformat
 import pytest
+from house import of_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,54 +19,43 @@ from course.package.as_of import Chapter, compose, notebooks_upto
 from course.package.grown import as_html, difference
 from course.paths import PACKAGE, CourseError, module_path, modules
 
-KINDS = ["new function", "new class", "more methods", "grow function", "grow method", "grow class"]
-STEPS = st.lists(st.tuples(st.sampled_from(["a", "gpt.b", "gpt.c"]), st.sampled_from(KINDS), st.integers(0, 9)), max_size=4)  # fmt: skip
+KINDS = {  # what a step does: which names it may grow, its cell, and what that defines
+    "new function": ("", "def f{fresh}(): pass", "f{fresh}"),
+    "new class": ("", "class C{fresh}:\n    def one(self): pass", "C{fresh} C{fresh}.one"),
+    "more methods": (r"C\w+", "class {name}({name}):\n    def m{fresh}(self): pass", "{name}.m{fresh}"),
+    "grow function": (r"f\w+", "#| grows {name}\ndef {name}(): return '{fresh}'", "{name}"),
+    "grow method": (r"C.+\..+", "#| grows {name}\nclass {outer}({outer}):\n    def {inner}(self): return '{fresh}'", "{name}"),
+    "grow class": (r"C\w+", "#| grows {name}\nclass {name}:\n    def k{fresh}(self): pass", "{name} {name}.k{fresh}"),
+}  # fmt: skip
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["a", "gpt.b", "gpt.c"]), st.sampled_from([*KINDS]), st.integers(0, 9)),
+    max_size=4,
+)
 
 
 def course_of(plan) -> list[list[str]]:
     """The cells of each chapter, as `plan` says: what is to grow and is not there yet is defined."""
     chapters: list[list[str]] = []
-    functions: dict[str, dict[str, int]] = {}  # module → name → the chapter that had it last
-    classes: dict[str, dict[str, int]] = {}  # with its methods: Box0, Box0.m1
+    known: dict[str, dict[str, int]] = {}  # module → name → the chapter that had it last
     for number, steps in enumerate(plan):
         cells = []
         for module, kind, pick in steps:
-            fresh = f"{number}_{len(cells)}"
-            if module not in functions:
-                functions[module], classes[module] = {}, {}
+            if module not in known:
+                known[module] = {}
                 cells.append(f"#| doc {module}: What it is.")
-            known = (
-                classes[module]
-                if kind in ("more methods", "grow method", "grow class")
-                else functions[module]
-            )
-            ready = [n for n, last in known.items() if last < number]
-            ready = [n for n in ready if kind == "grow function" or ("." in n) == (kind == "grow method")]
+            names, fresh = known[module], f"{number}_{len(cells)}"
+            growable, cell, defines = KINDS[kind]
+            ready = [name for name, last in names.items() if last < number and re.fullmatch(growable, name)]
+            if growable and not ready:
+                _, cell, defines = KINDS["new function" if kind == "grow function" else "new class"]
             name = ready[pick % len(ready)] if ready else ""
+            if kind == "grow class":
+                for gone in [each for each in names if each.startswith(f"{name}.")]:
+                    del names[gone]
             outer, _, inner = name.partition(".")
-            if kind == "grow function" and name:
-                cells.append(f"#| export {module}\n#| grows {name}\ndef {name}(): return '{fresh}'")
-                functions[module][name] = number
-            elif kind == "more methods" and name:
-                cells.append(f"#| export {module}\nclass {name}({name}):\n    def m{fresh}(self): pass")
-                classes[module][f"{name}.m{fresh}"] = number
-            elif kind == "grow method" and name:
-                body = f"class {outer}({outer}):\n    def {inner}(self): return '{fresh}'"
-                cells.append(f"#| export {module}\n#| grows {name}\n{body}")
-                classes[module][name] = number
-            elif kind == "grow class" and name:
-                cells.append(
-                    f"#| export {module}\n#| grows {name}\nclass {name}:\n    def k{fresh}(self): pass"
-                )
-                for gone in [n for n in classes[module] if n.startswith(f"{name}.")]:
-                    del classes[module][gone]
-                classes[module] |= {name: number, f"{name}.k{fresh}": number}
-            elif "function" in kind:
-                cells.append(f"#| export {module}\ndef f{fresh}(): pass")
-                functions[module][f"f{fresh}"] = number
-            else:
-                cells.append(f"#| export {module}\nclass C{fresh}:\n    def one(self): pass")
-                classes[module] |= {f"C{fresh}": number, f"C{fresh}.one": number}
+            words = {"name": name, "outer": outer, "inner": inner, "fresh": fresh}
+            cells.append(f"#| export {module}\n{cell.format(**words)}")
+            names |= dict.fromkeys(defines.format(**words).split(), number)
         chapters.append(cells)
     return chapters
 
@@ -78,14 +68,9 @@ def written(chapters: list[list[str]]):
         (root / "notebooks").mkdir()
         (root / "nanogpt").mkdir()
         for number, cells in enumerate(chapters):
-            write(root / f"notebooks/{number:02}_x.ipynb", cells)
+            nbformat.write(of_code(*cells), root / f"notebooks/{number:02}_x.ipynb")
         with patch.multiple(as_of, NOTEBOOKS=root / "notebooks", PACKAGE=root / "nanogpt"):
             yield root
-
-
-def write(path: Path, cells: list[str]) -> None:
-    made = [{"cell_type": "code", "source": cell, "id": str(place)} for place, cell in enumerate(cells)]
-    path.write_text(json.dumps({"nbformat": 4, "cells": made}), encoding="utf-8")
 
 
 def package(folder: Path) -> dict[str, str]:
@@ -142,13 +127,6 @@ def test_an_earlier_module_that_nobody_has_grown_is_the_packages():
         assert package(root / "trial/nanogpt")["b"] == "B = 2\n"
 
 
-def test_what_only_later_chapters_export_is_left_out_of_a_trial():
-    with written(GROWING + [["#| doc late: L.\n#| export late\nX = 1"]]) as root:
-        export(root, 3)
-        Chapter(root / "notebooks/00_x.ipynb").lay_out(root / "trial")
-        assert package(root / "trial/nanogpt").keys() == {"gpt.a"}
-
-
 def test_the_difference_that_a_chapter_makes():
     with written(GROWING):
         assert difference("step") == [
@@ -166,10 +144,8 @@ def test_the_difference_that_a_chapter_makes():
 def test_which_chapter_grows_a_name_is_found_or_asked():
     again = ["#| export gpt.a\n#| grows step\ndef step(x):\n    return 3"]
     with written([*GROWING, again]):
-        assert (
-            difference("step", "3")[-1] == "+     return 3"
-            and difference("step", "01")[0] == "- def step(x):"
-        )
+        assert difference("step", "3")[-1] == "+     return 3"
+        assert difference("step", "01")[0] == "- def step(x):"
         with pytest.raises(CourseError, match=r"`#\| grows step` stands in chapters 01, 03: say which"):
             difference("step")
         with pytest.raises(CourseError, match=r"no saved cell says `#\| grows step`"):
@@ -204,8 +180,7 @@ def two_chapters(house):
         "#| export\n#| grows area\ndef area(r, unit=1):\n    return 3 * r**2 * unit",
         'checkpoint("05")',
     ]
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbformat.write(nb, house.path / "notebooks/05_more.ipynb")
+    nbformat.write(of_code(*cells), house.path / "notebooks/05_more.ipynb")
     test = "from nanogpt.tiny import area\n\n\ndef test_unit():\n    assert area(1, 4) == 12, 'four units'\n"
     (house.path / "tests/test_ch05_more.py").write_text(test)
     assert "exported area to nanogpt/tiny.py" in house.course("checkpoint", "05")
