@@ -23,16 +23,17 @@ GLOO = pytest.mark.skipif(
 GIVE_UP = 400.0  # seconds, for what never ends: four ranks that compile take 40 on two cores that have nothing else to do
 
 
+def torchruns_environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """As if torchrun had started this rank and a store that listens on the port."""
+    store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)} | store
+
+
 def child(call, rank: int, size: int, port: int, seconds: float | None, report, args) -> None:
     gc.freeze()  # what the server has loaded is no garbage, and looking at it would copy it
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(GIVE_UP - 5, exit=True)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
+    os.environ |= torchruns_environment(rank, size, port)
     os.environ["TORCH_FR_BUFFER_SIZE"] = "100"  # PyTorch 2.9 keeps no flight record else
     if os.path.isdir("/sys/class/net/lo"):
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -52,12 +53,9 @@ def in_ranks(call, size: int, *args, seconds: float | None = 60.0, never: tuple[
     for, but killed in the end. Fails if one leaves its process group open.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["torch._dynamo", "nanogpt.distributed", "nanogpt.trainer", "nanogpt.labs.parallel.fsdp"]
-    )
-    store = dist.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
-    )
+    context.set_forkserver_preload(["torch._dynamo", "nanogpt.trainer", "nanogpt.labs.parallel.fsdp"])
+    minute = timedelta(seconds=60)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=minute)
     pipes, processes, results = [], [], [None] * size
     for rank in range(size):
         here, there = context.Pipe(duplex=False)
@@ -91,9 +89,8 @@ def torchrun_on_gpus(*words: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     env = os.environ | {"NANOGPT_DEVICE": "cuda", "TORCH_FR_BUFFER_SIZE": "2000"}
     options = {"capture_output": True, "text": True, "timeout": 300, "env": env}
-    return subprocess.run(
-        [*command, "-m", "nanogpt", *words], cwd=Path(__file__).parent.parent, check=False, **options
-    )
+    root = Path(__file__).parent.parent
+    return subprocess.run([*command, "-m", "nanogpt", *words], cwd=root, check=False, **options)
 
 
 def drilled_on_gpus(folder: Path, *names: str) -> dict:
@@ -102,8 +99,7 @@ def drilled_on_gpus(folder: Path, *names: str) -> dict:
 
     skip_without_two_gpus()
     ensure_corpus(folder / "stories")
-    done = torchrun_on_gpus(
-        "drill", *names, "--data", str(folder / "stories"), "--out", str(folder / "found.json")
-    )
+    places = "--data", str(folder / "stories"), "--out", str(folder / "found.json")
+    done = torchrun_on_gpus("drill", *names, *places)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
     return json.loads((folder / "found.json").read_text())

@@ -177,19 +177,23 @@ def losses(run: str | Path) -> list[float]:
     return [line["loss"] for line in lines(run)]
 
 
-def stopped_after(config: Config, step: int, monkeypatch):
-    """Train, and stop after a step, as by a file `stop`; the run."""
+def before_steps(monkeypatch, call) -> None:
+    """From now on call(run) comes before each step."""
     from nanogpt import trainer
 
     one_step = trainer.one_step
 
-    def stopping(run):
-        if run.step == step - 1:
-            (run.folder / "stop").touch()
+    def call_and_step(run):
+        call(run)
         return one_step(run)
 
+    monkeypatch.setattr(trainer, "one_step", call_and_step)
+
+
+def stopped_after(config: Config, step: int, monkeypatch):
+    """Train, and stop after a step, as by a file `stop`; the run."""
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "one_step", stopping)
+        before_steps(patch, lambda run: run.step == step - 1 and (run.folder / "stop").touch())
         run = train(config)
     assert run.step == step, "the run did not stop"
     return run

@@ -6,22 +6,12 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from small_model import new_model, one_batch
 from wording import in_our_words
 
 from nanogpt.labs.ladder.masters import MasterAdamW
-from nanogpt.model import GPT, GPTConfig
-from nanogpt.precision import LossScaler, autocast
+from nanogpt.precision import LossScaler
 from nanogpt.training import train_step
-
-CPU = torch.device("cpu")
-TINY = GPTConfig(block_size=16, vocab_size=61, n_layer=1, n_head=2, n_embd=16)
-
-
-def model_and_batch():
-    g = torch.Generator().manual_seed(0)
-    ids = torch.randint(TINY.vocab_size, (2, 9), generator=g)
-    return GPT(TINY, g), ids[:, :-1], ids[:, 1:]
-
 
 # Loss scaling
 
@@ -71,57 +61,23 @@ def test_bad_steps_without_end_are_an_error_not_silence():
         scaler.update(False)
 
 
-def test_parameters_without_gradient_do_not_matter():
-    used, unused = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
-    used.grad = torch.tensor([2.0**16])
-    assert LossScaler().unscale(p for p in (used, unused)) and used.grad.item() == 1 and unused.grad is None
-
-
-@pytest.mark.parametrize("bad", [0, 1])
-def test_one_bad_number_in_any_parameter_spoils_the_step(bad):
-    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
-    for i, p in enumerate(parameters):
-        p.grad = torch.tensor([1.0, math.nan if i == bad else 1.0])
-    assert not LossScaler().unscale(parameters)
-
-
-def test_scaling_by_a_power_of_two_changes_no_float32_gradient():
-    plain, scaled = (model_and_batch()[0] for _ in range(2))
-    _, x, y = model_and_batch()
-    plain(x, y)[1].backward()
-    scaler = LossScaler(2.0**12)
-    (scaled(x, y)[1] * scaler.scale).backward()
-    assert scaler.unscale(scaled.parameters())
-    assert all(torch.equal(p.grad, q.grad) for p, q in zip(plain.parameters(), scaled.parameters()))
-
-
-def test_fp16_autocast_underflows_unscaled_and_not_scaled():
-    """Gradients of a loss divided by 2^20, in real float16, against float32's."""
-    model, x, y = model_and_batch()
-    model(x, y)[1].backward()
-    exact = [p.grad.clone() for p in model.parameters()]
-
-    def error(scale):
-        model.zero_grad()
-        scaler = LossScaler(scale)
-        with autocast("fp16", CPU):
-            loss = model(x, y)[1]
-        (loss * scaler.scale).backward()
-        assert scaler.unscale(model.parameters())
-        difference = sum((p.grad - e).square().sum() for p, e in zip(model.parameters(), exact))
-        return (difference / sum(e.square().sum() for e in exact)).sqrt().item()
-
-    assert error(2.0**10) < 0.01 < 0.3 < error(2.0**-20)
+@pytest.mark.parametrize("bad", [None, 0, 1])
+def test_one_bad_number_in_any_parameter_spoils_the_step_and_one_without_gradient_does_not(bad):
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    for i, p in enumerate(parameters[:2]):
+        p.grad = torch.tensor([2.0**16, math.nan if i == bad else 1.0])
+    assert LossScaler().unscale(p for p in parameters) == (bad is None)
+    assert parameters[0].grad[0] == 1 and parameters[2].grad is None
 
 
 def test_a_loss_that_is_nan_is_an_error_in_fp16_too_and_leaves_the_scale():
     """Only a gradient that overflowed is the scaler's business."""
-    model, x, y = model_and_batch()
+    model = new_model()
     with torch.no_grad():
         model.transformer.ln_f.weight[0] = math.nan
     scaler, before = LossScaler(2.0**4), [p.clone() for p in model.parameters()]
     with pytest.raises(FloatingPointError, match="the loss is nan"):
-        train_step(model, torch.optim.SGD(model.parameters(), lr=1.0), [(x, y)], "fp16", scaler=scaler)
+        train_step(model, torch.optim.SGD(model.parameters(), lr=1.0), [one_batch()], "fp16", scaler=scaler)
     assert scaler.scale == 2.0**4
     assert all(torch.equal(p, q) or p.isnan().any() for p, q in zip(model.parameters(), before))
 
@@ -183,16 +139,6 @@ def test_masters_are_what_adamw_makes_of_float32_weights_also_under_a_schedule()
         master = optimizers[0].state[p]["master"]
         assert master.dtype == torch.float32 and torch.allclose(master, q, atol=1e-6)
         assert p.dtype == torch.bfloat16 and torch.equal(p, master.bfloat16())
-
-
-def test_small_updates_add_up_in_the_master_though_the_weight_cannot_show_them():
-    weight = torch.nn.Parameter(torch.ones(4))
-    optimizer = MasterAdamW([weight], lr=1e-4, weight_decay=0.0)
-    for _ in range(100):
-        weight.grad = torch.ones(4, dtype=torch.bfloat16)
-        optimizer.step()
-    assert torch.allclose(optimizer.state[weight]["master"], torch.full((4,), 0.99), atol=1e-5)
-    assert weight[0] == torch.tensor(0.99).bfloat16() < 1
 
 
 def test_masters_resume_bit_for_bit(tmp_path):

@@ -9,15 +9,6 @@ from nanogpt.model import GPT, GPTConfig
 CPU = torch.device("cpu")
 
 
-def test_peak_memory_sees_what_was_freed_again():
-    def call():
-        torch.zeros(2**18)  # 1 MiB, gone at once
-        kept = torch.zeros(2**16)
-        return kept.sum()
-
-    assert 2**20 <= peak_memory(call, CPU) < 2**20 + 2**10
-
-
 def test_peak_memory_forgets_what_an_earlier_call_kept():
     kept = []
     first, second = (peak_memory(lambda: kept.append(torch.zeros(2**18)), CPU) for _ in range(2))
@@ -42,9 +33,9 @@ def test_levels_rise_and_fall_and_end_at_what_is_kept():
 
 @pytest.mark.parametrize("flash", [True, False], ids=["flash", "manual"])
 @pytest.mark.parametrize("held", [True, False], ids=["logits held", "logits let go"])
-@pytest.mark.parametrize(("B", "T", "vocab_size"), [(2, 32, 512)])
-def test_the_peak_of_a_step_is_activations_and_tables_of_the_loss(flash, held, B, T, vocab_size):
+def test_the_peak_of_a_step_is_activations_and_tables_of_the_loss(flash, held):
     """The gradients of the log-probabilities and of the logits meet in the loss's backward pass; logits, if held."""
+    B, T, vocab_size = 2, 32, 512
     config = GPTConfig(64, vocab_size, n_layer=4, n_head=4, n_embd=64, flash=flash)
     model, idx = GPT(config), torch.randint(vocab_size, (2, B, T), generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(model.parameters())

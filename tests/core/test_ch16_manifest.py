@@ -10,7 +10,6 @@ from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.shards import (
     check_shards,
-    file_sha256,
     identity,
     load_manifest,
     manifest_sha256,
@@ -38,13 +37,15 @@ def test_manifest_guards_shards(tmp_path, tokenizer):
         open_shards(tmp_path, "train")
     assert open_shards(tmp_path, "val")  # whose shard is whole
     path.unlink()
-    with pytest.raises(
-        ValueError, match=r"train_000000.bin is gone, and its manifest lists it; prepare it again"
-    ):
+    with pytest.raises(ValueError, match=r"train_000000.bin is gone"):
         check_shards(tmp_path, load_manifest(tmp_path))
     (tmp_path / "manifest.json").write_text('{"splits": 1')
-    with pytest.raises(ValueError, match=r"manifest.json is damaged \(not JSON\); prepare the data again"):
+    with pytest.raises(ValueError, match="not JSON"):
         open_shards(tmp_path, "val")
+
+
+def first(manifest) -> dict:
+    return manifest["splits"]["train"]["shards"][0]
 
 
 def drop(manifest, *keys):
@@ -62,14 +63,11 @@ def drop(manifest, *keys):
         (lambda m: m.update(vocab_size=100_000), "eot or vocab_size"),
         (lambda m: m.update(fingerprint=None), "source or fingerprint"),
         (lambda m: m["splits"].update(valid=m["splits"].pop("val")), "a split's name"),
-        (lambda m: m["splits"]["train"]["shards"][0].update(file="../elsewhere.bin"), "a file's name"),
-        (lambda m: m["splits"]["train"]["shards"][0].update(file="/etc/passwd"), "a file's name"),
-        (
-            lambda m: m["splits"]["train"]["shards"].append(m["splits"]["train"]["shards"][0]),
-            "a file listed twice",
-        ),
+        (lambda m: first(m).update(file="../elsewhere.bin"), "a file's name"),
+        (lambda m: first(m).update(file="/etc/passwd"), "a file's name"),
+        (lambda m: m["splits"]["train"]["shards"].append(first(m)), "a file listed twice"),
         (lambda m: m["splits"]["train"]["shards"].clear(), "a sum of tokens"),
-        (lambda m: m["splits"]["train"]["shards"][0].update(tokens=True), "a file's tokens"),
+        (lambda m: first(m).update(tokens=True), "a file's tokens"),
         (lambda m: drop(m, "eot"), "no 'eot'"),
         (lambda m: drop(m, "splits", "val", "shards", 0, "sha256"), "no 'sha256'"),
         (lambda m: m["splits"]["val"]["shards"][0].update(sha256=""), "a file's hash"),
@@ -83,11 +81,9 @@ def test_a_wrong_manifest_is_one_sentence_even_when_it_is_sealed_again(tmp_path,
     if fault != "its own hash":
         manifest["sha256"] = manifest_sha256(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(
-        ValueError, match=rf"manifest.json is damaged \({fault}\); prepare the data"
-    ) as caught:
+    says = rf"^.*manifest.json is damaged \({fault}\); prepare the data again$"
+    with pytest.raises(ValueError, match=says):
         open_shards(tmp_path, "val")
-    assert "\n" not in str(caught.value)
 
 
 def test_no_changed_byte_of_a_manifest_is_taken_for_another_truth(tmp_path, tokenizer):
@@ -104,39 +100,29 @@ def test_no_changed_byte_of_a_manifest_is_taken_for_another_truth(tmp_path, toke
 
 def test_a_stream_reads_one_folder_and_what_its_manifest_lists(tmp_path, tokenizer):
     here, there = (write_documents(tmp_path / name, [[50]]) for name in "ab")
-    with pytest.raises(ValueError, match="reads the shards of one folder; got 2 files"):
-        BatchStream([*here, *there], 1, 5)  # both are train_000000.bin
-    with pytest.raises(ValueError, match="reads the shards of one folder; got 0 files"):
-        BatchStream([], 1, 5)
+    for paths in ([*here, *there], []):  # both are train_000000.bin
+        with pytest.raises(ValueError, match=f"the shards of one folder; got {len(paths)} files"):
+            BatchStream(paths, 1, 5)
     write_corpus(tmp_path / "c", tokenizer, train=[50])
-    write_shard(tmp_path / "c" / "train_000001.bin", [tokenizer.eot, 1, 2])
-    with pytest.raises(ValueError, match=r"train_000001.bin is not what the manifest beside it describes"):
-        BatchStream((tmp_path / "c").glob("*.bin"), 1, 5)
-    write_shard(tmp_path / "c" / "train_000000.bin", [tokenizer.eot, 1, 2])
-    with pytest.raises(ValueError, match=r"train_000000.bin is not what the manifest beside it describes"):
-        BatchStream([tmp_path / "c" / "train_000000.bin"], 1, 1)
+    for name in ("train_000001.bin", "train_000000.bin"):  # it is not listed, or has another length
+        write_shard(tmp_path / "c" / name, [tokenizer.eot, 1, 2])
+        with pytest.raises(ValueError, match=f"{name} is not what the manifest beside it describes"):
+            BatchStream((tmp_path / "c").glob("*.bin"), 1, 1)
 
 
 def test_an_id_beyond_the_vocabulary_is_one_clear_error(tmp_path, tokenizer):
-    write_shard(tmp_path / "train_000000.bin", [tokenizer.eot, 1, 2, tokenizer.vocab_size, 3, 4, 5])
-    path = tmp_path / "train_000000.bin"
-    shard = {"file": path.name, "tokens": 7, "sha256": file_sha256(path)}
-    splits = {"train": {"tokens": 7, "shards": [shard]}}
-    save_manifest(tmp_path, {"source": "", "splits": splits, **identity(tokenizer)})
-    stream = BatchStream([path], 1, 2)
-    stream.next_batch()
-    with pytest.raises(ValueError, match=r"hold id 400, but their vocabulary has 400; prepare them again"):
-        stream.next_batch()
+    write_corpus(tmp_path, tokenizer, train=[tokenizer.vocab_size + 2])  # whose last id is 400
+    stream = BatchStream(tmp_path.glob("*.bin"), 1, 100)
+    with pytest.raises(ValueError, match="hold id 400, but their vocabulary has 400; prepare them again"):
+        for _ in range(5):
+            stream.next_batch()
 
 
-def test_ensure_corpus_makes_a_corpus_again_whose_bits_or_manifest_have_changed(tmp_path, tokenizer):
-    manifest = ensure_corpus(tmp_path, tokenizer, n=200)
-    shard, listing = tmp_path / "val_000000.bin", tmp_path / "manifest.json"
-    raw, said = shard.read_bytes(), listing.read_bytes()
+def test_ensure_corpus_makes_a_corpus_again_of_which_a_bit_has_changed(tmp_path, tokenizer):
+    manifest, shard = ensure_corpus(tmp_path, tokenizer, n=200), tmp_path / "val_000000.bin"
+    raw = shard.read_bytes()
     shard.write_bytes(raw[:-2] + bytes([raw[-2] ^ 1]) + raw[-1:])
     assert ensure_corpus(tmp_path, tokenizer, n=200) == manifest and shard.read_bytes() == raw
-    listing.write_text(json.dumps({k: v for k, v in manifest.items() if k not in ("eot", "sha256")}))
-    assert ensure_corpus(tmp_path, tokenizer, n=200) == manifest and listing.read_bytes() == said
 
 
 def test_a_state_of_other_shards_is_refused(tmp_path):
@@ -144,9 +130,7 @@ def test_a_state_of_other_shards_is_refused(tmp_path):
     state = BatchStream(paths, 1, 5).state_dict()
     others = write_documents(tmp_path / "b", [[25, 25]])  # the same name, the same length
     for stream in (BatchStream(others, 1, 5), DocumentStream(paths, 1, 5)):
-        with pytest.raises(
-            ValueError, match=r"is not what this state was saved for: see its '(shards|counts)'"
-        ):
+        with pytest.raises(ValueError, match=r"see its '(shards|counts)'"):
             stream.load_state_dict(state)
         assert stream.position == 0
     for key in state:

@@ -27,10 +27,8 @@ def half(data, tmp_path_factory) -> Path:
     while run.step < 8:
         one_step(run)
         if run.step in (4, 8):
-            state = {
-                "optimizer": run.optimizer.state_dict(),
-                "random": checkpoint.random_states(torch.device("cpu")),
-            }
+            random = checkpoint.random_states(torch.device("cpu"))
+            state = {"optimizer": run.optimizer.state_dict(), "random": random}
             checkpoint.save(run.folder, run.step, run.model, state, run.tokenizer)
     return run.folder
 
@@ -88,9 +86,8 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, half, monk
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "rename", rename)
-    path = checkpoint.save(
-        tmp_path, 3, load_model(half / "step_000008"), checkpoint.load_state(half / "step_000008")
-    )
+    whole = half / "step_000008"
+    path = checkpoint.save(tmp_path, 3, load_model(whole), checkpoint.load_state(whole))
     at = told.index(("named", str(path)))
     aside, flushed = tmp_path / f".{path.name}.tmp", {where for what, where in told[:at] if what == "flushed"}
     for file in path.iterdir():
@@ -108,9 +105,7 @@ def test_killed_at_any_moment_of_its_writing_it_is_whole_or_not_there(half, tmp_
 
     def write(folder: Path, die_at: int) -> int:
         """In a child that is killed before its call of that number; 0 where there are fewer."""
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # to fork is unwise beside threads; this child dies anyway
+        with warnings.catch_warnings(action="ignore"):  # a fork beside threads: this child dies anyway
             if child := os.fork():
                 return os.waitpid(child, 0)[1]
         made = []
@@ -139,9 +134,8 @@ def test_killed_at_any_moment_of_its_writing_it_is_whole_or_not_there(half, tmp_
             break
     assert ended and len(outcomes) > 15, f"{len(outcomes)} moments: the calls are not met"
     first = outcomes.index("step_000008")
-    assert set(outcomes[first:]) == {"step_000008"} and first > 10, (
-        f"not first the old, then the new: {outcomes}"
-    )
+    assert first > 10, f"not first the old: {outcomes}"
+    assert set(outcomes[first:]) == {"step_000008"}, f"then not the new: {outcomes}"
 
 
 def test_the_last_ones_and_those_named_are_kept(half, tmp_path):
@@ -153,18 +147,14 @@ def test_the_last_ones_and_those_named_are_kept(half, tmp_path):
 
 
 def test_a_nest_of_tensors_comes_back_as_it_was():
-    nest = {
-        "a": [torch.arange(3), {"0": torch.ones(2, dtype=torch.bfloat16), "b": None}],
-        "c": 1.5,
-        "d": True,
-    }
+    ones = torch.ones(2, dtype=torch.bfloat16)
+    nest = {"a": [torch.arange(3), {"0": ones, "b": None}], "c": 1.5, "d": True}
     tensors = {}
     packed = json.loads(json.dumps(checkpoint.pack(nest, "n", tensors)))
     back = checkpoint.unpack(packed, tensors)
     assert torch.equal(back["a"][0], nest["a"][0]) and back["c"] == 1.5 and back["d"] is True
-    assert (
-        torch.equal(back["a"][1][0], nest["a"][1]["0"]) and back["a"][1]["b"] is None
-    )  # keys of digits are numbers
+    inner = back["a"][1]
+    assert torch.equal(inner[0], ones) and inner["b"] is None, "keys of digits are numbers"
 
 
 def test_what_is_on_the_cpu_is_written_without_a_second_copy_in_memory():
@@ -192,9 +182,7 @@ def test_a_torn_last_line_and_lines_after_the_checkpoint_are_cut_off(tmp_path):
         (b"", 1, 0, None),
     ):
         path.write_bytes(written)
-        assert checkpoint.repair(path, step) == own, (
-            "the step's own line is lost, or a torn one is taken for it"
-        )
+        assert checkpoint.repair(path, step) == own, "its own line is lost, or a torn one is taken for it"
         assert path.read_bytes().count(b"\n") == kept == len(path.read_bytes().splitlines())
     assert checkpoint.repair(tmp_path / "none.jsonl", 3) is None
     assert not (tmp_path / "none.jsonl").exists()
@@ -204,10 +192,8 @@ def test_a_torn_last_line_and_lines_after_the_checkpoint_are_cut_off(tmp_path):
 @pytest.mark.parametrize("lines", [5, 11])
 def test_a_run_with_dropout_that_is_killed_goes_on_bit_for_bit(data, tmp_path, lines):
     """kill -9 in a child after so many lines: within the step, the look or the checkpoint that follows."""
-    whole, path = (
-        fit(simple_run.new_run(*data, tmp_path / "whole", dropout=0.1)),
-        tmp_path / "killed/metrics.jsonl",
-    )
+    whole = fit(simple_run.new_run(*data, tmp_path / "whole", dropout=0.1))
+    path = tmp_path / "killed/metrics.jsonl"
     with warnings.catch_warnings(action="ignore"):
         if not (child := os.fork()):
             fit(simple_run.new_run(*data, tmp_path / "killed", dropout=0.1))

@@ -31,6 +31,11 @@ def resumed(config):
     return resume(build_run(config))
 
 
+def begun(config, place):
+    """A run before its first step, whose model is the one in a folder."""
+    return build_run(replace(config, init_from=str(place)))
+
+
 def saved(config, n: int = 3):
     """A run after so many steps, with a checkpoint."""
     run = resumed(config)
@@ -45,19 +50,12 @@ def test_a_resumed_run_is_the_one_that_was_saved(config, dtype):
     run = saved(config(train_dtype=dtype))
     torch.manual_seed(99)  # whatever the process has drawn since
     again = resumed(config(train_dtype=dtype))
-    assert again.state_dict().keys() == run.state_dict().keys()
+    assert again.state_dict()["scaler"] == run.state_dict()["scaler"], "a scale is looked for again"
     assert (again.step, again.updates, again.notes) == (3, run.updates, run.notes), "counts or notes differ"
     after = losses(again, 8)
     whole = build_run(config(train_dtype=dtype, run_dir="none"))
     assert losses(whole, 11)[3:] == after, "the resumed run has other losses than the one that went on"
     assert config().model.dropout > 0, "without dropout nothing is random, and this says nothing"
-
-
-def test_the_loss_scale_comes_back(config):
-    run = build_run(config(train_dtype="fp16"))
-    run.scaler.scale = 2.0**5  # as if it had been halved eleven times
-    checkpoint.save(run.folder, 1, run.model, run.state_dict(), run.tokenizer)
-    assert resumed(config(train_dtype="fp16")).scaler.scale == 2.0**5, "the scale is looked for again"
 
 
 def test_a_tokenizer_is_the_shards_own_or_none(config):
@@ -74,18 +72,8 @@ def test_only_a_plain_text_is_read_as_a_whole(tmp_path):
     from nanogpt.labs.corpora.make import is_small
 
     assert not is_small(tmp_path)
-    for end in (
-        "",
-        ".txt",
-        ".TXT",
-        ".md",
-        ".json",
-        ".txt.gz",
-        ".zst",
-        ".CSV",
-        *sources.KINDS,
-        *sources.PACKED,
-    ):
+    ends = ["", ".txt", ".TXT", ".md", ".json", ".txt.gz", ".zst", ".CSV"]
+    for end in (*ends, *sources.KINDS, *sources.PACKED):
         file = tmp_path / f"a{end}"
         file.write_text("text")
         plain = not sources.is_packed(file) and sources.kind_of(file) in ("text", None)
@@ -102,11 +90,8 @@ def test_a_folder_and_a_large_text_make_the_same_shards(tmp_path, monkeypatch):
     for name, source, large in (("one", text, 1 << 28), ("folder", text.parent, 1 << 28), ("large", text, 0)):
         monkeypatch.setattr("nanogpt.labs.corpora.make.LARGE", large)
         data = Data(dir=str(tmp_path / name), source=str(source), tokenizer=300, val=0.2)
-        made[name] = [
-            shard["sha256"]
-            for split in build.ensure_data(data)["splits"].values()
-            for shard in split["shards"]
-        ]
+        splits = build.ensure_data(data)["splits"].values()
+        made[name] = [shard["sha256"] for split in splits for shard in split["shards"]]
     assert made["one"] == made["folder"] == made["large"] and len(made["one"]) == 2
 
 
@@ -124,9 +109,8 @@ def test_a_folder_and_a_large_text_make_the_same_shards(tmp_path, monkeypatch):
 def test_what_makes_it_another_run_is_refused_in_one_line(config, change):
     saved(config())
     key = next(iter(change)).replace("_", ".", 1)
-    with pytest.raises(ValueError, match=f"cannot go on with {key}=.*; choose another run.dir") as error:
+    with pytest.raises(ValueError, match=f"^.*cannot go on with {key}=.*; choose another run.dir$"):
         resumed(config(**change))
-    assert "\n" not in str(error.value)
 
 
 def test_what_may_change_is_said(config, capsys):
@@ -141,89 +125,53 @@ def test_the_shards_may_move_but_not_change(config, folder, tmp_path):
     saved(config())
     moved = shutil.copytree(folder / "data", tmp_path / "moved")
     resumed(config(data_dir=str(moved)))
-    write_text(tmp_path / "other.txt", paragraphs=40)
-    saved(config(run_dir=str(tmp_path / "b")))
+    other = write_text(tmp_path / "other.txt", paragraphs=40)
     with pytest.raises(ValueError, match="is not what this state was saved for: see its 'shards'"):
-        resumed(
-            config(
-                run_dir=str(tmp_path / "b"),
-                data_dir=str(tmp_path / "new"),
-                data_source=str(tmp_path / "other.txt"),
-            )
-        )
+        resumed(config(data_dir=str(tmp_path / "new"), data_source=str(other)))
 
 
-def test_init_from_begins_with_those_weights(config, tmp_path):
+def test_init_from_begins_with_those_weights(config):
     first = saved(config())
-    run = build_run(replace(config(model_dropout=0.0), init_from=str(checkpoint.latest(first.folder))))
-    other = load_model(checkpoint.latest(first.folder))
+    newest = checkpoint.latest(first.folder)
+    run, other = begun(config(model_dropout=0.0), newest), load_model(newest)
     assert all(map(torch.equal, run.model.state_dict().values(), other.state_dict().values()))
     assert run.model.config.dropout == 0.0, "dropout is this run's to choose"
-    newest = build_run(replace(config(), init_from=str(first.folder)))
-    assert all(map(torch.equal, newest.model.parameters(), other.parameters()))
+    assert all(map(torch.equal, begun(config(), first.folder).model.parameters(), other.parameters()))
     plain = replace(config(), model=Model(block_size=16), init_from=str(first.folder))
     assert dryrun.shape_of(plain, 280).n_layer == 1, "a dry run has another shape"
     with pytest.raises(ValueError, match=r"context of 16; the run needs model.block_size=32"):
-        build_run(
-            replace(
-                config(train_micro_batch=2, model_block_size=32),
-                init_from=str(checkpoint.latest(first.folder)),
-            )
-        )
+        begun(config(train_micro_batch=2, model_block_size=32), newest)
 
 
 def test_init_from_of_another_vocabulary_is_refused(config, tmp_path):
     """It would train without an error: ids and shapes fit, and every id means another word."""
-    first, other = saved(config()), tmp_path / "other.txt"
-    write_text(tmp_path / "other.txt", paragraphs=30)
+    first, other = saved(config()), write_text(tmp_path / "other.txt", paragraphs=30)
     other.write_text(other.read_text().upper())
-    there = {
-        "data_source": str(other),
-        "data_dir": str(tmp_path / "shards"),
-        "run_dir": str(tmp_path / "new"),
-    }
-    with pytest.raises(
-        ValueError, match=r"shards was made with tokenizer .*init_from=.* learned .*; set data.tok"
-    ):
-        build_run(replace(config(**there), init_from=str(checkpoint.latest(first.folder))))
+    there = {"data_source": str(other), "data_dir": str(tmp_path / "shards")}
+    with pytest.raises(ValueError, match=r"shards was made with .*init_from=.* learned .*; set data.tok"):
+        begun(config(**there, run_dir=str(tmp_path / "new")), first.folder)
 
 
 @pytest.mark.parametrize("key, value", [("n_layer", 2), ("n_head", 4), ("n_embd", 32), ("bias", False)])
 def test_init_from_brings_its_own_shape_and_another_one_that_was_asked_for_is_refused(config, key, value):
-    first = checkpoint.latest(saved(config()).folder)
+    first = saved(config()).folder
     with pytest.raises(ValueError, match=f"model.{key}={value}"):
-        build_run(replace(config(**{f"model_{key}": value}), init_from=str(first)))
-    default = getattr(Model, key)  # nobody asked for it
-    plain = Model(dropout=0.1, block_size=16)
-    run = build_run(replace(config(), model=plain, init_from=str(first)))
-    assert getattr(run.model.config, key) != default, "the shape is not init_from's"
-
-
-def test_init_from_reads_hugging_face_checkpoints(config, tmp_path):
-    model = of_hugging_face(tmp_path, 300)
-    run = build_run(replace(config(), init_from=str(tmp_path)))
-    assert torch.equal(run.model.transformer.wte.weight, model.transformer.wte.weight), "other weights"
-
-
-def of_hugging_face(folder, tokens: int) -> GPT:
-    """A model in Hugging Face's form, which has no tokenizer of ours beside it."""
-    model = GPT(GPTConfig(block_size=16, vocab_size=tokens, n_layer=1, n_head=2, n_embd=16))
-    to_hf(model, folder)
-    return model
+        begun(config(**{f"model_{key}": value}), first)
+    run = begun(replace(config(), model=Model(block_size=16)), first)  # nobody asked for its default
+    assert getattr(run.model.config, key) != getattr(Model, key), "the shape is not init_from's"
 
 
 @pytest.mark.parametrize("tokens, fits", [(279, False), (280, True), (407, True), (408, False)])
-def test_a_model_with_another_number_of_tokens_is_refused(config, tmp_path, tokens, fits):
+def test_hugging_faces_model_is_read_unless_it_has_another_number_of_tokens(config, tmp_path, tokens, fits):
     """GPT-2's weights on shards of a small vocabulary would train without an error. Rows of padding are no other tokens."""
-    of_hugging_face(tmp_path, tokens)
-    begins = replace(config(), init_from=str(tmp_path))  # its shards have 280 tokens
+    model = GPT(GPTConfig(block_size=16, vocab_size=tokens, n_layer=1, n_head=2, n_embd=16))
+    to_hf(model, tmp_path)  # has no tokenizer of ours beside it; the shards have 280 tokens
     if fits:
-        assert build_run(begins).model.config.vocab_size == tokens
+        read = begun(config(), tmp_path).model.transformer.wte.weight
+        assert torch.equal(read, model.transformer.wte.weight), "other weights"
     else:
-        with pytest.raises(
-            ValueError, match=rf"has {tokens} tokens, .* 280; set data.tokenizer to the model's"
-        ):
-            build_run(begins)
+        with pytest.raises(ValueError, match=rf"has {tokens} tokens, .* 280; set data.tokenizer"):
+            begun(config(), tmp_path)
 
 
 def test_the_line_of_the_last_step_keeps_its_validation(config):
@@ -249,9 +197,8 @@ def test_what_is_missing_is_named(config, tmp_path):
 
 
 def test_the_learning_rate_is_that_of_the_configured_schedule(config):
-    rate = {
-        name: partial(learning_rate, config(optim_schedule=name)) for name in ("cosine", "wsd", "constant")
-    }
+    names = "cosine", "wsd", "constant"
+    rate = {name: partial(learning_rate, config(optim_schedule=name)) for name in names}
     for name, at in rate.items():
         assert at(0) == pytest.approx(1e-2 / 3), f"{name} does not warm up in three steps"
         assert at(3) == pytest.approx(1e-2), f"{name} is not at its highest after the warm-up"
@@ -264,10 +211,8 @@ def test_the_learning_rate_is_that_of_the_configured_schedule(config):
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot fork")
 @pytest.mark.parametrize("among, die_at", [(COMPUTING, 20), (WRITING, 31)])
 def test_a_run_from_a_file_that_is_killed_goes_on_bit_for_bit(config, tmp_path, among, die_at):
-    killed, whole = (
-        config(run_dir=str(tmp_path / name), eval_every=5, eval_sample_every=6)
-        for name in ("killed", "whole")
-    )
+    looking = partial(config, eval_every=5, eval_sample_every=6)
+    killed, whole = (looking(run_dir=str(tmp_path / name)) for name in ("killed", "whole"))
     assert run_in_child(killed, die_at, among)[0] < 0, "it was not killed"
     for one in (killed, whole):
         assert run_in_child(one)[1]["ended"] == 12, "the run does not end"

@@ -1,5 +1,6 @@
 """Chapter 17: the runner of all commands. The law: however a command ends, one line says so, and the exit code agrees."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import textwrap
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,29 +16,17 @@ from nanogpt import cli
 
 FAKE = '''
 """A command that ends as it is told."""
-import argparse, sys, time
+import argparse, time
 
 def parser():
     parser = argparse.ArgumentParser(description="Ends as it is told.")
-    parser.add_argument("how", choices=["well", "value", "file", "memory", "cuda", "nan", "slow", "kept", "lines"])
+    parser.add_argument("how", choices=["well", "slow", "lines"])
     parser.add_argument("--n", type=int, default=1)
     return parser
 
 def run(args):
     if args.how == "well":
         print("n =", args.n)
-    if args.how == "value":
-        raise ValueError("n=0 must be positive\\nin two lines")
-    if args.how == "file":
-        open("/no/such/file")
-    if args.how == "memory":
-        raise MemoryError
-    if args.how == "cuda":
-        raise RuntimeError("no CUDA")
-    if args.how == "nan":
-        raise FloatingPointError("the loss is nan")
-    if args.how == "kept":
-        raise KeyboardInterrupt("step 400 is whole")
     if args.how == "slow":
         print("here", flush=True)
         time.sleep(60)
@@ -56,20 +46,27 @@ def fake(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "argv, code, named",
+    "error, code, named",
     [
-        ("value", 2, "n=0 must be positive in two lines"),
-        ("file", 2, "/no/such/file"),
-        ("memory", 2, "out of memory"),
-        ("cuda", 2, "no CUDA"),
-        ("nan", 2, "the loss is nan"),
-        ("kept", 130, "step 400 is whole"),
-        ("well --n x", 2, "--n: invalid int value: 'x'"),
-        ("well --m", 2, "--m"),
+        (ValueError("n=0 must be positive\nin two lines"), 2, "n=0 must be positive in two lines"),
+        (FileNotFoundError(2, "gone", "/no/such/file"), 2, "/no/such/file: gone"),
+        (MemoryError(), 2, "out of memory"),
+        (RuntimeError("no CUDA"), 2, "no CUDA"),
+        (FloatingPointError("the loss is nan"), 2, "the loss is nan"),
+        (BrokenPipeError("the worker has gone"), 2, "the worker has gone"),  # and not the reader
+        (KeyboardInterrupt("step 400 is whole"), 130, "step 400 is whole"),
     ],
 )
-def test_a_failure_is_one_line_and_its_exit_code(fake, capsys, argv, code, named):
-    assert cli.main(["fake", *argv.split()]) == code
+def test_a_failure_is_one_line_and_its_exit_code(fake, capsys, error, code, named):
+    importlib.import_module("fake_command").run = Mock(side_effect=error)
+    assert cli.main(["fake", "well"]) == code
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("fake: ") and named in said and "\n" not in said
+
+
+@pytest.mark.parametrize("option, named", [("--n=x", "--n: invalid int value: 'x'"), ("--m", "--m")])
+def test_a_wrong_option_is_one_line(fake, capsys, option, named):
+    assert cli.main(["fake", "well", option]) == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith("fake: ") and named in said and "\n" not in said
 
@@ -79,8 +76,8 @@ def test_success_is_exit_code_0_and_run_command_is_the_same(fake, capsys):
     assert capsys.readouterr().out == "n = 3\nn = 3\n"
 
 
-def test_a_programming_error_keeps_its_traceback(fake, monkeypatch):
-    monkeypatch.setattr("fake_command.run", lambda args: {}["a"], raising=False)
+def test_a_programming_error_keeps_its_traceback(fake):
+    importlib.import_module("fake_command").run = Mock(side_effect=KeyError)
     with pytest.raises(KeyError):
         cli.main(["fake", "well"])
 
@@ -148,7 +145,6 @@ def test_help_teaches_without_torch():
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(f"\n  {name} " in done.stdout for name in cli.COMMANDS)
-    assert all(word in done.stdout for word in ("COMMAND --help", "Ctrl-C", "chapter 08"))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of this kind are POSIX")
@@ -171,10 +167,3 @@ def test_a_reader_that_has_enough_is_no_error(fake, flush):
         err = process.stderr.read()
         process.wait(timeout=60)
     assert process.returncode == 0 and err == ""
-
-
-def test_a_pipe_that_breaks_elsewhere_is_an_error(fake, capsys):
-    broken = "def run(args):\n    raise BrokenPipeError('the worker has gone')\n"
-    (fake / "fake_command.py").write_text(FAKE + broken)
-    assert cli.main(["fake", "well"]) == 2
-    assert "the worker has gone" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from nanogpt import sampling
 from nanogpt.cli import run_command
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.model import GPT, GPTConfig
-from nanogpt.sampling import complete
+from nanogpt.sampling import complete, load
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.weights import save_model
 
@@ -66,11 +66,9 @@ def test_command_line_reads_hugging_face_folders(tmp_path, checkpoint, capsys):
     to_hf(model, tmp_path / "hf")
     tokenizer.save(tmp_path / "tok.json")
     args = ["--checkpoint", str(tmp_path / "hf"), "--prompt", "the"]
-    args += ["--max-new-tokens", "9", "--temperature", "0"]
-    assert run_command("sample", [*args, "--tokenizer", str(tmp_path / "tok.json")]) == 0
+    args += ["--max-new-tokens", "9", "--temperature", "0", "--tokenizer", str(tmp_path / "tok.json")]
+    assert run_command("sample", args) == 0
     assert capsys.readouterr().out == "the" + complete(model, tokenizer, "the", 9, temperature=0) + "\n"
-    assert run_command("sample", args) == 2
-    assert "--tokenizer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -100,8 +98,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(checkpoint, change, named, ca
 def test_a_folder_of_hugging_faces_is_read_with_its_own_vocabulary(tmp_path):
     """Ids mean words by the vocabulary that made them, and not by their number: as many tokens as GPT-2's are not GPT-2's."""
     write_vocab = pytest.importorskip("nanogpt.labs.formats.merges").write_vocab  # chapter 16a
-    from nanogpt.sampling import load
-
     folder = tmp_path / "gpt2-pt"
     own = BPETokenizer.train("o gato senta no tapete com o chapeu. " * 20, 270)
     to_hf(GPT(replace(CONFIG, vocab_size=own.vocab_size), generator=gen()), folder)

@@ -2,19 +2,19 @@
 
 import math
 import os
+import re
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
-from small_run import lines, losses
+from small_run import before_steps, lines, losses, write_config
 from written_run import a_run
 
 from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
-from nanogpt.config import config_dict, keys
+from nanogpt.config import keys
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.long_run import spikes
 from nanogpt.metrics import step_line
@@ -29,27 +29,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_evaluation_and_samples_change_no_loss(config, tmp_path, monkeypatch):
     evaluate = trainer.evaluate
-    monkeypatch.setattr(
-        trainer, "evaluate", lambda *args, **options: evaluate(*args, **options) + 0 * torch.rand(()).item()
-    )
+
+    def drawing(*args, **options):
+        torch.rand(())
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr(trainer, "evaluate", drawing)
     quiet, curious = config(), config(run_dir=str(tmp_path / "curious"), eval_every=2, eval_sample_every=3)
     trainer.train_config(quiet)
     trainer.train_config(curious)
     assert quiet.model.dropout > 0, "without dropout nothing is random, and this says nothing"
     assert losses(quiet.run.dir) == losses(curious.run.dir), "looking at the model changes its training"
-
-
-@pytest.mark.slow
-def test_nothing_draws_from_the_generators_that_are_not_saved(config):
-    import random
-
-    random.seed(1)
-    np.random.seed(1)
-    before = random.getstate(), np.random.get_state()[1].tolist()
-    trainer.train_config(config(eval_every=4, eval_sample_every=4))
-    assert before == (random.getstate(), np.random.get_state()[1].tolist()), (
-        "Python's or NumPy's generator was used: its state must be part of a checkpoint"
-    )
 
 
 def test_micro_batches_are_accumulated(config):
@@ -102,16 +92,14 @@ def test_a_step_that_is_not_finite_is_skipped_counted_and_its_batch_kept(config,
 def test_an_overflow_of_float16_is_no_error(config, monkeypatch):
     """Megatron's log: 21 of the first 30 iterations skipped, and the rate has made 9 of its 10 steps of warm-up."""
     monkeypatch.setattr(trainer, "LossScaler", lambda: LossScaler(scale=2.0**40))
-    run = trainer.train_config(
-        config(train_dtype="fp16", train_max_steps=30, train_bad_steps=2, optim_schedule="constant")
-    )
+    changes = {"train_max_steps": 30, "train_bad_steps": 2, "optim_schedule": "constant"}
+    run = trainer.train_config(config(train_dtype="fp16", **changes))
     told = lines(run.folder)
     skipped = [line["step"] for line in told if line.get("skipped") == "overflow"]
     assert skipped[:9] == list(range(1, 10)), f"skipped: {skipped}"
     assert run.skipped == {"overflow": len(skipped)} and run.updates == 30 - len(skipped) > 3
-    assert {line["lr"] for line in told[:9]} == {told[0]["lr"]} and max(
-        line["lr"] for line in told
-    ) == 0.01, "the learning rate advances with updates that were not made"
+    rates = [line["lr"] for line in told]
+    assert len(set(rates[:9])) == 1 and max(rates) == 0.01, "the rate counts what was not made"
     assert run.scaler.scale == 2.0 ** (40 - len(skipped)), "the scale is not halved"
     assert not (run.folder / "skipped").exists(), "an overflow is no batch to look at"
 
@@ -140,14 +128,9 @@ def test_the_step_line_is_llmc_s():
 # The command
 
 
-def written(path: Path, config) -> str:
-    path.write_text(yaml.safe_dump(config_dict(config)))
-    return str(path)
-
-
-def test_the_command_trains_and_its_faults_are_one_line(config, tmp_path, capsys):
-    path = written(tmp_path / "c.yaml", config())
-    assert main(["train", path, "train.max_steps=4"]) == 0 and len(lines(tmp_path / "run")) == 4
+def test_the_command_trains_and_its_faults_are_one_line(folder, capsys):
+    path = str(write_config(folder, "faults"))
+    assert main(["train", path, "train.max_steps=4"]) == 0 and len(lines(folder / "faults")) == 4
     capsys.readouterr()
     for fault in ("train.max_step=4", "run.seed=1", "run.device=tpu", "train.dtype=tf32", "--depth 0"):
         assert main(["train", path, *fault.split()]) == 2, f"{fault} is accepted"
@@ -155,26 +138,20 @@ def test_the_command_trains_and_its_faults_are_one_line(config, tmp_path, capsys
         assert said.count("\n") == 1 and len(said) < 250, said
 
 
-def test_after_a_signal_the_exit_code_is_the_shells(config, tmp_path, monkeypatch):
+def test_after_a_signal_the_exit_code_is_the_shells(folder, monkeypatch):
     """A loop over seeds stops at it, and `train && eval` does not evaluate half a run. The checkpoint is there."""
-    one_step, path = trainer.one_step, written(tmp_path / "c.yaml", config())
-    monkeypatch.setattr(
-        trainer,
-        "one_step",
-        lambda run: (run.step == 4 and signal.raise_signal(signal.SIGTERM)) or one_step(run),
-    )
+    path = str(write_config(folder, "signal", train_max_steps=12))
+    before_steps(monkeypatch, lambda run: run.step == 4 and signal.raise_signal(signal.SIGTERM))
     assert main(["train", path]) == 128 + signal.SIGTERM
-    assert checkpoint.latest(config().run.dir).name == "step_000005"
+    assert checkpoint.latest(folder / "signal").name == "step_000005"
     monkeypatch.undo()
-    (Path(config().run.dir) / "stop").touch()
+    (folder / "signal/stop").touch()
     assert main(["train", path]) == 1, "a script must not take it for a finished run"
-    assert main(["train", path]) == 0 and len(lines(config().run.dir)) == 12
+    assert main(["train", path]) == 0 and len(lines(folder / "signal")) == 12
 
 
 @pytest.mark.slow
-def test_tinyshakespeare_trains_by_one_command_without_gpt2s_vocabulary(
-    tinyshakespeare, tmp_path, monkeypatch
-):
+def test_tinyshakespeare_trains_without_gpt2s_vocabulary(tinyshakespeare, tmp_path, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "empty"))
     monkeypatch.chdir(tmp_path)
     call = ["train", "shakespeare", f"data.source={tinyshakespeare}", "train.max_steps=3", "run.log_every=1"]
@@ -186,12 +163,7 @@ def test_tinyshakespeare_trains_by_one_command_without_gpt2s_vocabulary(
 def test_overfit_learns_one_batch_by_heart(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(story.text for story in stories(300)), encoding="utf-8")
-    mine = [
-        f"data.source={text}",
-        f"data.dir={tmp_path / 'data'}",
-        "data.tokenizer=300",
-        f"run.dir={tmp_path}",
-    ]
+    mine = [f"data.source={text}", f"data.dir={tmp_path}/data", "data.tokenizer=300", f"run.dir={tmp_path}"]
     assert main(["train", "overfit", *mine, "run.device=cpu"]) == 0
     told = losses(tmp_path)
     assert len(told) == 200 and told[0] > 5 and told[-1] < 0.05, f"the last loss is {told[-1]}"
@@ -200,7 +172,5 @@ def test_overfit_learns_one_batch_by_heart(tmp_path, capsys):
 def test_help_lists_every_key_with_its_meaning(capsys):
     assert main(["train", "--help"]) == 0
     said = capsys.readouterr().out
-    assert all(f"\n  {key}=" in said for key in keys()), "a key is missing"
-    lines = {line.partition("=")[0].strip(): line for line in said.splitlines() if line.startswith("  ")}
-    mute = [key for key in keys() if "  " not in lines[key].strip()]
-    assert not mute, f"keys without a meaning: {', '.join(mute)}"
+    mute = [key for key in keys() if not re.search(rf"^  {re.escape(key)}=.*  \S", said, re.M)]
+    assert not mute, f"keys that are not there, or have no meaning: {', '.join(mute)}"

@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from small_run import lines, small, stopped_after
+from small_run import before_steps, lines, small
 
 from nanogpt import checkpoint, trainer
 from nanogpt.trainer import exit_code
@@ -20,10 +20,8 @@ pytestmark = [
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_lets_the_step_end_and_saves_it(folder, tmp_path, number, monkeypatch, capsys):
     config = small(folder, run_dir=str(tmp_path / "run"), train_max_steps=12)
-    one_step, handler = trainer.one_step, signal.getsignal(number)
-    monkeypatch.setattr(
-        trainer, "one_step", lambda run: (run.step == 6 and signal.raise_signal(number)) or one_step(run)
-    )
+    handler = signal.getsignal(number)
+    before_steps(monkeypatch, lambda run: run.step == 6 and signal.raise_signal(number))
     run = trainer.train_config(config, "python -m nanogpt train x")
     said = capsys.readouterr().out
     assert run.step == 7 and (tmp_path / "run/step_000007").is_dir(), "the step was not ended and saved"
@@ -47,21 +45,12 @@ def test_a_second_signal_ends_the_run_at_once(folder, tmp_path, monkeypatch):
 
 
 def test_the_time_limit_ends_the_run_with_a_checkpoint(folder, tmp_path, capsys):
-    config = small(
-        folder, run_dir=str(tmp_path / "run"), run_minutes=0.01, train_max_steps=100_000, eval_every=0
-    )
-    began = time.monotonic()
+    limits = {"run_minutes": 0.01, "train_max_steps": 100_000, "eval_every": 0}
+    config, began = small(folder, run_dir=str(tmp_path / "run"), **limits), time.monotonic()
     run = trainer.train_config(config)
     assert time.monotonic() - began < 20 and 0 < run.step < 100_000, "it does not end in time"
     assert "stopped by run.minutes=0.01" in capsys.readouterr().out
     assert checkpoint.latest(run.folder).name == f"step_{run.step:06d}", "its last step is not saved"
-
-
-def test_a_stop_file_that_was_obeyed_is_gone(folder, tmp_path, monkeypatch):
-    config = small(folder, run_dir=str(tmp_path / "run"), train_max_steps=12)
-    stopped_after(config, 8, monkeypatch)
-    assert not (tmp_path / "run/stop").exists(), "the same command would stop again after a step"
-    assert checkpoint.latest(tmp_path / "run").name == "step_000008"
 
 
 @pytest.mark.parametrize(

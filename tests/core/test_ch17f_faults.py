@@ -7,17 +7,28 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from small_run import COMPUTING, WRITING, lines, run_in_child, small, stopped_after, weights, write_text
+from small_run import (
+    COMPUTING,
+    WRITING,
+    before_steps,
+    lines,
+    run_in_child,
+    small,
+    steps_done,
+    stopped_after,
+    weights,
+    write_config,
+    write_text,
+)
 
 from nanogpt import trainer
 from nanogpt.build import ensure_data
 from nanogpt.cli import outcome
-from nanogpt.config import config_dict
 from nanogpt.files import alone_in
 
 pytestmark = [
@@ -32,9 +43,7 @@ def killed_until_done(config, kills: list, dice: random.Random, events: list[str
         among, often = kills[0], sum(name in kills[0] for name in events)
         code, said = run_in_child(config, dice.randint(1, max(2, 2 * often // (len(kills) + 1))), among)
         if code != -signal.SIGKILL:
-            assert said.get("ended") == config.train.max_steps, (
-                f"the run failed instead of being killed: {said}"
-            )
+            assert said.get("ended") == config.train.max_steps, f"it failed and was not killed: {said}"
             return
         assert said["died"] in among, f"killed before {said['died']}, which is another kind of moment"
         kills.pop(0)
@@ -134,17 +143,11 @@ def test_where_there_is_no_room_the_last_good_checkpoint_stays_and_the_run_goes_
     config, tmp_path, monkeypatch, capsys, step, kept
 ):
     """A limit on the size of a file is for a program what a full disk is; here from a step on."""
-    run, one_step = tmp_path / "run", trainer.one_step
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def filling(run):
-        if run.step == step:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-        return one_step(run)
-
+    run, before = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+    full = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(trainer, "one_step", filling)
+            before_steps(patch, lambda run: run.step == step and full())
             code = outcome("train", lambda: trainer.train_config(config()))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -152,9 +155,7 @@ def test_where_there_is_no_room_the_last_good_checkpoint_stays_and_the_run_goes_
     assert code == 2 and said.count("\n") == 1, f"exit code {code}, {said!r}"
     good = f"the last good checkpoint is {run / kept[0]}" if kept else "there is no checkpoint yet"
     assert "no room left" in said and good in said, said
-    assert [path.name for path in run.glob("*step*")] == kept, (
-        "a half checkpoint is left, or a good one is not"
-    )
+    assert [path.name for path in run.glob("*step*")] == kept, "a half one is left, or a good one is not"
     trainer.train_config(config())
     trainer.train_config(whole := config(run_dir=str(tmp_path / "whole")))
     assert lines(run) == lines(whole.run.dir), "the run that ran out of room ends otherwise"
@@ -165,32 +166,27 @@ def test_where_there_is_no_room_the_last_good_checkpoint_stays_and_the_run_goes_
 
 
 def test_two_trainers_in_one_folder_are_refused(folder, tmp_path):
-    with (
-        alone_in(tmp_path / "run", "trainer"),
-        pytest.raises(ValueError, match="another trainer writes into"),
-    ):
+    with alone_in(tmp_path / "run", "trainer"), pytest.raises(ValueError, match="another trainer writes"):
         trainer.train_config(small(folder, run_dir=str(tmp_path / "run")))
 
 
 @pytest.mark.slow
-def test_the_command_is_killed_and_asked_to_stop_and_ends_as_if_nothing_had_been(config, folder, tmp_path):
+def test_the_command_is_killed_and_asked_to_stop_and_ends_as_if_nothing_had_been(folder):
     ensure_data(small(folder).data)  # before two commands make them at once
 
     def start(name: str) -> subprocess.Popen:
-        (tmp_path / f"{name}.yaml").write_text(
-            yaml.safe_dump(config_dict(config(run_dir=str(tmp_path / name), train_max_steps=150)))
-        )
-        command = [sys.executable, "-m", "nanogpt", "train", str(tmp_path / f"{name}.yaml")]
+        path = write_config(folder, name, train_max_steps=150)
+        command = [sys.executable, "-m", "nanogpt", "train", str(path)]
         one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=one_thread)
 
     def start_and_wait(steps: int) -> subprocess.Popen:
-        process, metrics = start("run"), tmp_path / "run/metrics.jsonl"
-        while process.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") < steps):
+        process = start("broken")
+        while process.poll() is None and steps_done(folder / "broken") < steps:
             time.sleep(0.01)
         return process
 
-    whole = start("whole")
+    whole = start("unbroken")
     killed = start_and_wait(30)
     killed.kill()
     assert killed.wait() == -signal.SIGKILL, "it was done before it was killed"
@@ -198,8 +194,8 @@ def test_the_command_is_killed_and_asked_to_stop_and_ends_as_if_nothing_had_been
     stopped.terminate()
     said, _ = stopped.communicate()
     assert stopped.returncode == 128 + signal.SIGTERM and "to go on: python -m nanogpt train" in said, said
-    last = start("run")
+    last = start("broken")
     said, _ = last.communicate()
     assert last.returncode == 0 and "150 steps" in said, said
     assert whole.wait() == 0
-    assert lines(tmp_path / "run") == lines(tmp_path / "whole"), "the losses differ"
+    assert lines(folder / "broken") == lines(folder / "unbroken"), "the losses differ"

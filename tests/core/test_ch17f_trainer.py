@@ -5,15 +5,17 @@ import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from small_run import lines, losses, stopped_after, weights
+from small_run import before_steps, lines, losses, poisoned_steps, stopped_after, weights
 
 from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
 from nanogpt.labs.long_run import spikes
+from nanogpt.metrics import read_metrics
 from nanogpt.sampling import complete
 from nanogpt.sampling import load as load_for_sampling
 from nanogpt.weights import load_model
@@ -25,29 +27,25 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_loss_falls_and_what_was_promised_is_written(config, capsys):
-    run = trainer.train_config(
-        config(train_max_steps=40, eval_every=20, eval_sample_every=20, run_log_every=10)
-    )
+    often = {"eval_every": 20, "eval_sample_every": 20, "run_log_every": 10}
+    run = trainer.train_config(config(train_max_steps=40, **often))
     told, said = lines(run.folder), capsys.readouterr().out
     assert [line["step"] for line in told] == list(range(1, 41)), "a line for each step"
     assert np.mean(losses(run.folder)[-5:]) < losses(run.folder)[0] - 1, "the loss does not fall"
     assert [line["step"] for line in told if "val_loss" in line] == [20, 40], "validated at other steps"
-    whole = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[0])
-    assert {"step", "loss", "norm", "lr", "ms", "tokens_per_s"} <= set(whole), "a key is missing"
+    first = read_metrics(run.folder)[0]
+    assert {"step", "loss", "norm", "lr", "ms", "tokens_per_s"} <= set(first), "a key is missing"
     assert len(re.findall(r"^step +\d+/40 ", said, re.M)) == 4, f"not every 10th step is shown: {said}"
-    assert re.search(r"evaluation \d+\.\d s \(\d+\.\d%\)", said), "what the evaluation cost is not told"
-    assert re.search(r"checkpoints \d+\.\d s \(\d+\.\d%\)", said), "what the checkpoints cost is not told"
+    for what in ("evaluation", "checkpoints"):
+        assert re.search(rf"{what} \d+\.\d s \(\d+\.\d%\)", said), f"what the {what} cost is not told"
     model, tokenizer = load_for_sampling(str(run.kept))
     sample = (run.folder / "samples/step_000040.txt").read_text()
     assert sample == "the cat" + complete(model, tokenizer, "the cat", 200), "not the sample of these weights"
 
 
 def test_a_step_is_saved_before_it_is_evaluated(config, monkeypatch):
-    def out_of_memory(*args, **options):
-        raise MemoryError
-
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "evaluate", out_of_memory)
+        patch.setattr(trainer, "evaluate", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             trainer.train_config(config(eval_every=6))
     assert checkpoint.latest(config().run.dir).name == "step_000006", "what was trained is lost"
@@ -76,14 +74,13 @@ def test_a_run_stopped_anywhere_ends_the_same_after_the_end_of_an_epoch_too(
     assert weights(stopped.run.dir) == weights(whole.run.dir), "the weights differ"
 
 
-def test_windows_and_counts_survive(config, tmp_path, monkeypatch, poison):
+def test_windows_and_counts_survive(config, tmp_path, monkeypatch):
     monkeypatch.setattr(spikes, "WINDOW", 4)
-    poison({3: math.nan})
-    trainer.train_config(whole := config(run_dir=str(tmp_path / "whole"), train_skip_spikes=9))
-    poison({})
-    monkeypatch.undo()
-    monkeypatch.setattr(spikes, "WINDOW", 4)
-    poison({3: math.nan})
+    whole = config(run_dir=str(tmp_path / "whole"), train_skip_spikes=9)
+    with monkeypatch.context() as patch:
+        poisoned_steps(patch, {3: math.nan})
+        trainer.train_config(whole)
+    poisoned_steps(monkeypatch, {3: math.nan})
     stopped_after(config(train_skip_spikes=9), 7, monkeypatch)
     run = trainer.train_config(config(train_skip_spikes=9))
     assert lines(whole.run.dir)[-1]["loss_z"] is not None, "no z-score: the test says nothing about windows"
@@ -126,21 +123,14 @@ def test_a_finished_run_stays_finished(config, capsys):
     assert trainer.train_config(config(eval_every=6)).step == 12 and lines(config().run.dir) == before
 
 
-def test_the_best_checkpoint_outlives_the_last_ones(config, monkeypatch):
-    values = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])
-    monkeypatch.setattr(trainer, "evaluate", lambda *args, **options: next(values))
+def test_the_best_checkpoint_outlives_the_last_ones_and_nan_is_never_the_best(config, monkeypatch):
+    monkeypatch.setattr(trainer, "evaluate", Mock(side_effect=[math.nan, 1.0, 2.0, 4.0, math.nan, 6.0]))
     run = trainer.train_config(config(eval_every=2, run_keep=2))
     assert run.best == {"step": 4, "val_loss": 1.0}
     assert [int(p.name[5:]) for p in checkpoint.checkpoints(run.folder)] == [4, 10, 12]
-
-
-def test_a_validation_loss_that_is_nan_is_never_the_best(config, monkeypatch):
-    values = iter([3.0, math.nan, 2.0, math.nan])
-    monkeypatch.setattr(trainer, "evaluate", lambda *args, **options: next(values))
-    run = trainer.train_config(config(eval_every=3))
-    assert run.best == {"step": 9, "val_loss": 2.0}
-    assert [line["val_loss"] for line in lines(run.folder) if "val_loss" in line] == [3.0, None, 2.0, None]
-    assert checkpoint.pick_checkpoint(run.folder / "best").name == "step_000009"
+    told = [line["val_loss"] for line in lines(run.folder) if "val_loss" in line]
+    assert told == [None, 1.0, 2.0, 4.0, None, 6.0], "NaN is no JSON"
+    assert checkpoint.pick_checkpoint(run.folder / "best").name == "step_000004"
 
 
 def test_a_run_that_is_stopped_in_its_last_step_is_finished_with_its_last_look(config, monkeypatch):
@@ -186,16 +176,9 @@ def test_the_time_left_leaves_the_first_step_of_the_process_out(config, monkeypa
     if done:
         stopped_after(config(), done, monkeypatch)
         capsys.readouterr()
-    seconds = iter([60.0] + [1.0] * 11)
-    clock = [0.0]
-    one_step = trainer.one_step
-
-    def slow_at_first(run):
-        clock[0] += next(seconds)
-        return one_step(run)
-
-    monkeypatch.setattr(trainer, "one_step", slow_at_first)
-    monkeypatch.setattr(trainer.time, "monotonic", lambda: clock[0])
+    steps = []
+    before_steps(monkeypatch, steps.append)
+    monkeypatch.setattr(trainer.time, "monotonic", lambda: len(steps) + 59.0 * bool(steps))
     trainer.train_config(config(run_log_every=1))
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
     *early, second = shown[: 3 if done else 2]  # a run that goes on first shows its checkpoint's line again
@@ -231,16 +214,13 @@ def test_a_runs_folder_is_its_newest_checkpoint_and_best_its_best(config, capsys
     run = trainer.train_config(config(eval_every=4, run_checkpoint_every=4, run_keep=9))
     assert f"sample --checkpoint {run.folder}/best\n" in capsys.readouterr().out
     said = lines(run.folder)
-    for line in said:
-        if line["step"] == 8:
-            line["val_loss"] = 0.1  # as if the middle one had been the best: newest and best must differ
+    said[7]["val_loss"] = 0.1  # as if the middle one had been the best: newest and best must differ
     (run.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in said))
     best = run.folder / "step_000008"
     assert checkpoint.pick_checkpoint(run.folder) == run.kept == run.folder / "step_000012"
     assert checkpoint.pick_checkpoint(run.folder / "best") == best
-    assert checkpoint.pick_checkpoint(best) == best and checkpoint.pick_checkpoint(
-        "openai-community/gpt2"
-    ) == Path("openai-community/gpt2")
+    for other in (best, Path("openai-community/gpt2")):
+        assert checkpoint.pick_checkpoint(other) == other
     for place, same in ((run.folder, run.kept), (run.folder / "best", best)):
         model, tokenizer = load_for_sampling(str(checkpoint.pick_checkpoint(place)))
         assert all(map(torch.equal, model.parameters(), load_model(same).parameters())) and tokenizer
@@ -261,12 +241,7 @@ def test_a_runs_folder_is_enough_to_go_on_wherever_it_is_now(config, tmp_path, m
 def test_between_two_checkpoints_as_many_stay_as_are_to_be_kept(config, monkeypatch):
     """The newest one is not deleted by the next step, before another one is written."""
     stopped_after(config(run_keep=1, run_checkpoint_every=4), 6, monkeypatch)
-    one_step, seen = trainer.one_step, []
-
-    def noting(run):
-        seen.append([path.name for path in checkpoint.checkpoints(run.folder)])
-        return one_step(run)
-
-    monkeypatch.setattr(trainer, "one_step", noting)
+    seen = []
+    before_steps(monkeypatch, lambda run: seen.append(len(checkpoint.checkpoints(run.folder))))
     trainer.train_config(config(run_keep=1, run_checkpoint_every=4))
-    assert all(len(names) == 1 for names in seen), seen
+    assert seen == [1] * 6

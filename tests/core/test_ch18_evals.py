@@ -4,17 +4,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_model import CONFIG, EOT, documents, new_model
+from small_model import EOT, documents, new_model
 
-from nanogpt.evaluate import (
-    evaluate,
-    evaluating,
-    token_losses,
-    windows,
-)
+from nanogpt.evaluate import evaluate, evaluating, token_losses, windows
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.evals.accuracy import answer_accuracy
 from nanogpt.model import GPTConfig
+from nanogpt.precision import autocast
 
 TOKENS = documents([3, 10, 15, 16, 17, 40, 1, 0, 70, 9])
 
@@ -42,17 +38,6 @@ def test_the_loss_depends_on_neither_batch_size_nor_number_of_processes(B):
     alone = [token_losses(model, tokens, EOT, B) for tokens in shards]  # a process each
     count = sum(len(tokens) - 1 for tokens in shards)
     assert sum(nats.sum() for nats in alone) / count == pytest.approx(together, rel=1e-6)
-
-
-def test_dropout_is_off_while_evaluating_and_what_was_frozen_stays_so():
-    model = new_model(dropout=0.5)
-    assert evaluate(model, [TOKENS], EOT) == evaluate(model, [TOKENS], EOT)
-    model.transformer.h[0].eval()
-    modes = [module.training for module in model.modules()]
-    with pytest.raises(ZeroDivisionError), evaluating(model):
-        assert not any(module.training for module in model.modules())
-        raise ZeroDivisionError
-    assert [module.training for module in model.modules()] == modes
 
 
 def test_evaluation_moves_no_random_state():
@@ -98,8 +83,6 @@ def test_an_answer_counts_if_all_of_its_tokens_are_first_choice():
     assert accuracy([end - 1, other])["all"] == pytest.approx(1 - 2 / k)
     wrong = [at for (at, _), kind in zip(story.answers, story.kinds) if kind == "computed"]
     assert accuracy(wrong) == {"all": 1 - len(wrong) / k, "copied": 1, "computed": 0}
-    with pytest.raises(ValueError, match="at least one story"):
-        answer_accuracy(Knows(ids), [], Letters)
 
 
 def test_a_story_longer_than_the_context_is_read_through_windows():
@@ -116,12 +99,6 @@ def test_a_story_longer_than_the_context_is_read_through_windows():
     assert len(ids) > 100 and answer_accuracy(Short(ids), [story], Letters)["all"] == 1
 
 
-def test_a_text_of_one_token_is_one_clear_error():
-    assert evaluate(new_model(), [documents([5])], EOT) > 0  # two tokens are enough
-    with pytest.raises(ValueError, match="at least two tokens"):
-        evaluate(new_model(), [documents([0])], EOT)
-
-
 def test_each_tokens_loss_stands_at_its_place_and_they_sum_to_the_total():
     model = new_model(dropout=0.5)
     nats = token_losses(model, TOKENS, EOT, B=3)
@@ -134,19 +111,10 @@ def test_each_tokens_loss_stands_at_its_place_and_they_sum_to_the_total():
         assert nats[new:stop] == pytest.approx(expected.numpy(), rel=1e-5)
 
 
-class Halves(torch.nn.Module):
-    """Gives logits in bfloat16, as a model under autocast does."""
-
-    def __init__(self):
-        super().__init__()
-        self.config, self.unused = CONFIG, torch.nn.Parameter(torch.zeros(()))
-
-    def forward(self, x):
-        return torch.randn(*x.shape, 40, generator=torch.Generator().manual_seed(0)).bfloat16(), None
-
-
 def test_losses_are_computed_in_float32_whatever_the_logits_are():
-    tokens = documents([9])
-    logits = Halves()(torch.zeros(1, 9))[0][0].float()
-    expected = F.cross_entropy(logits, torch.from_numpy(tokens[1:].astype(np.int64)), reduction="none")
-    assert token_losses(Halves(), tokens, EOT) == pytest.approx(expected.numpy(), rel=1e-6)
+    model, tokens = new_model().eval(), documents([9])
+    ids = torch.from_numpy(tokens.astype(np.int64))
+    with autocast("bf16", ids.device), torch.no_grad():
+        logits = model(ids[None, :-1])[0][0].float()
+    expected = F.cross_entropy(logits, ids[1:], reduction="none").numpy()
+    assert token_losses(model, tokens, EOT, precision="bf16") == pytest.approx(expected, rel=1e-6)

@@ -1,28 +1,21 @@
 """Chapter 19's other town is told by the grammar's own rules; the configuration `finetune` begins at another model's loss."""
 
-import json
 import math
 
-import numpy as np
 import pytest
 import torch
+from small_run import fine_tuning_folder, lines
 
 from course.figures import fine_tuning as figures
 from course.figures.other_town import retold
 from course.notebooks.source import notebook_from_source
 from course.paths import SOURCES
-from nanogpt import trainer
+from nanogpt.cli import main
 from nanogpt.data import BatchStream
-from nanogpt.labs.corpora.stories import ensure_corpus, entropy, rules, stories
+from nanogpt.labs.corpora.stories import entropy, rules, stories
 from nanogpt.labs.evals.floor import readings
-from nanogpt.labs.tuning.lora import add_lora, load_adapter, save_adapter
-from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards
-from nanogpt.tokenizer import BPETokenizer
-from nanogpt.training import scale_init
 from nanogpt.weights import load_model, save_model
-
-T = 32
 
 
 def test_what_is_forgotten_is_read_along_the_rates_up_to_the_best_one():
@@ -35,65 +28,24 @@ def test_what_is_forgotten_is_read_along_the_rates_up_to_the_best_one():
     assert math.isnan(figures.forgotten_at(0.05, {"runs": runs}, "a"))
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
-    tokenizer = BPETokenizer.train((story.text for story in stories(100)), 300)
-    ensure_corpus(folder, tokenizer, n=200)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def model(corpus, tmp_path_factory):
-    """A model on disk whose loss is far from a fresh one's."""
-    folder, V = tmp_path_factory.mktemp("model"), BPETokenizer.load(corpus / "tokenizer.json").vocab_size
-    config = GPTConfig(block_size=T, vocab_size=V, n_layer=1, n_head=2, n_embd=16)
-    model = scale_init(GPT(config, generator=torch.Generator().manual_seed(3)))
+def test_it_starts_at_the_loss_of_the_model_it_starts_from_and_leaves_that_alone(tmp_path):
+    model = load_model(fine_tuning_folder(tmp_path) / "base")
     with torch.no_grad():
         model.transformer.ln_f.weight *= 5
-    save_model(model, folder)
-    return folder
-
-
-def train(corpus, folder, *overrides) -> list[dict]:
-    """metrics.jsonl of `python -m nanogpt train finetune` with these changes."""
-    sizes = f"model.block_size={T} train.batch_tokens={4 * T} train.micro_batch=2 train.max_steps=3".split()
-    data = f"data.source=null eval.every=0 eval.sample_every=0 data.dir={corpus} run.dir={folder}".split()
-    args = trainer.parser().parse_args(["finetune", *sizes, *data, "run.device=cpu", *overrides])
-    assert not trainer.run(args)
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def first_loss(corpus, model) -> float:
-    """What the model pays for the first batch that the run reads."""
-    x, y = BatchStream(open_shards(corpus, "train"), 4, T, seed=0).next_batch()
-    with torch.no_grad():
-        return model.train()(x, y)[1].item()
-
-
-def test_it_starts_at_the_loss_of_the_model_it_starts_from(corpus, model, tmp_path):
-    lines = train(corpus, tmp_path / "run", f"init_from={model}")
-    expected = first_loss(corpus, load_model(model))
-    assert lines[0]["loss"] == pytest.approx(expected, abs=1e-5)
-    assert abs(expected - np.log(300)) > 1, (
-        "the model is no better or worse than a fresh one: this tests nothing"
-    )
-    assert [line["lr"] for line in lines] == [3e-4] * 3, "llm.c's rate is constant"
-
-
-def test_the_model_that_it_starts_from_is_left_alone(corpus, model, tmp_path):
-    before = (model / "model.safetensors").read_bytes()
-    train(corpus, tmp_path / "run", f"init_from={model}")
-    assert (model / "model.safetensors").read_bytes() == before
-
-
-def test_an_adapter_does_not_fit_the_model_that_full_fine_tuning_made(corpus, model, tmp_path):
-    save_adapter(add_lora(load_model(model), 2), tmp_path / "adapter")
-    train(corpus, tmp_path / "run", f"init_from={model}")
-    newest = max((tmp_path / "run").glob("step_*"))
-    load_adapter(load_model(model), tmp_path / "adapter")
-    with pytest.raises(ValueError, match="trained beside other weights"):
-        load_adapter(load_model(newest), tmp_path / "adapter")
+    save_model(model, tmp_path / "model")
+    before = (tmp_path / "model/model.safetensors").read_bytes()
+    # the loss of the first batch, as it must be and as it is
+    first = BatchStream(open_shards(tmp_path / "data", "train"), 4, 16, seed=0).next_batch()
+    expected = model.train()(*first)[1].item()
+    sizes = ["model.block_size=16", "train.batch_tokens=64", "train.micro_batch=2", "train.max_steps=3"]
+    looks = ["data.source=null", "eval.every=0", "eval.sample_every=0", "run.device=cpu"]
+    places = f"init_from={tmp_path}/model data.dir={tmp_path}/data run.dir={tmp_path}/run".split()
+    assert main(["train", "finetune", *sizes, *looks, *places]) == 0
+    told = lines(tmp_path / "run")
+    assert told[0]["loss"] == pytest.approx(expected, abs=1e-5)
+    assert abs(expected - math.log(280)) > 1, "the model is as good as a fresh one: this tests nothing"
+    assert [line["lr"] for line in told] == [3e-4] * 3, "llm.c's rate is constant"
+    assert (tmp_path / "model/model.safetensors").read_bytes() == before
 
 
 @pytest.fixture(scope="module")

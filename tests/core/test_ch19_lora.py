@@ -1,11 +1,10 @@
 """Low-rank adapters: they change nothing at first, train alone, merge exactly, and fit one base."""
 
 import copy
-import json
 
 import pytest
 import torch
-from small_model import new_model
+from small_model import new_model, one_batch
 
 from nanogpt.labs.kernels.columns import by_columns
 from nanogpt.labs.tuning.lora import (
@@ -26,22 +25,18 @@ from nanogpt.labs.tuning.lora import (
 from nanogpt.sampling import generate, load
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import make_optimizer, train_step
-from nanogpt.weights import load_model, save_model
+from nanogpt.weights import save_model
 
 
 def gen(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def batch(B=4, T=16, seed=0):
-    return tuple(torch.randint(0, 40, (B, T), generator=gen(seed + i)) for i in (0, 1))
-
-
 def trained(model, steps=5, lr=0.01, precision="float32"):
     """The model after some steps: adapters are no longer zero."""
     optimizer = make_optimizer(model, lr, precision)
     for _ in range(steps):
-        train_step(model, optimizer, [batch()], precision)
+        train_step(model, optimizer, [one_batch()], precision)
     return model
 
 
@@ -55,7 +50,7 @@ def values(model):
 
 @pytest.mark.parametrize("shape", [{}, {"padded_vocab_size": 64}, {"bias": False}, {"flash": False}])
 def test_at_first_nothing_changes(shape):
-    model, (x, y) = new_model(**shape), batch()
+    model, (x, y) = new_model(**shape), one_batch()
     logits, loss = model(x, y)
     names = set(values(model))
     assert add_lora(model, 4, alpha=8, generator=gen()) is model
@@ -72,14 +67,6 @@ def test_only_adapters_get_gradients_and_the_rest_stays_to_the_bit():
     assert moved == set(lora_parameters(model)) != set()
     assert {name for name, p in model.named_parameters() if p.grad is not None} == moved
     assert model.lm_head.weight is model.transformer.wte.weight
-
-
-def test_moments_are_kept_for_what_is_trained():
-    model = add_lora(new_model(), 2)
-    optimizer = make_optimizer(model, 0.01)
-    train_step(model, optimizer, [batch()])
-    held = sum(t.numel() for state in optimizer.state.values() for t in state.values() if t.dim())
-    assert held == 2 * sum(p.numel() for p in lora_parameters(model).values())
 
 
 @pytest.mark.parametrize("rank", [1, 3])
@@ -103,7 +90,7 @@ def test_the_update_is_alpha_over_rank_times_b_a():
 
 def test_merged_equals_unmerged():
     """To rounding: both sum up to 128 products an output, in another order."""
-    model, (x, _) = adapted().eval(), batch()
+    model, (x, _) = adapted().eval(), one_batch()
     unmerged = model(x)[0].detach()
     start = new_model()(x)[0]
     assert (unmerged - start).abs().max() > 1e-2, "the adapters do nothing, so this would test nothing"
@@ -115,18 +102,8 @@ def test_merged_equals_unmerged():
     assert all(torch.equal(p, once[name]) for name, p in merge(model).named_parameters()), "merged twice"
 
 
-def test_a_merged_model_is_saved_and_loaded_like_any(tmp_path):
-    model, (x, _) = merge(adapted()).eval(), batch()
-    save_model(model, tmp_path)
-    again = load_model(tmp_path)
-    assert torch.equal(again(x)[0], model(x)[0])
-    assert again.lm_head.weight is again.transformer.wte.weight
-    by_columns(again)
-    torch.testing.assert_close(again(x[:1, :1])[0], model(x[:1, :1])[0], atol=1e-5, rtol=1e-5)
-
-
 def test_adapters_travel_alone(tmp_path):
-    model, (x, _) = add_lora(new_model(), 3, alpha=5, targets=["c_fc"], generator=gen()), batch()
+    model, (x, _) = add_lora(new_model(), 3, alpha=5, targets=["c_fc"], generator=gen()), one_batch()
     trained(model).eval()
     save_adapter(model, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter.json", ADAPTER]
@@ -146,33 +123,37 @@ def test_dropout_and_padding_make_no_other_base():
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"n_head": 4}, {"n_layer": 1}])
 def test_another_base_is_refused(tmp_path, other):
-    save_adapter(adapted(), tmp_path)
+    save_adapter(add_lora(new_model(), 2), tmp_path)
     model = new_model(**other)
     with pytest.raises(ValueError, match="was trained beside other weights than this model's"):
         load_adapter(model, tmp_path)
     assert not lora_parameters(model) and all(p.requires_grad for p in model.parameters())
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "edit", "no rank", "no json", "empty"])
-def test_a_damaged_adapter_is_refused_in_one_sentence(tmp_path, damage):
-    save_adapter(adapted(), tmp_path)
-    weights, config = tmp_path / ADAPTER, tmp_path / "adapter.json"
-    data, fields = bytearray(weights.read_bytes()), json.loads(config.read_text())
-    if damage == "flip":
-        data[-5] ^= 1
-        weights.write_bytes(data)
-    elif damage == "truncate":
-        weights.write_bytes(data[:-8])
-    elif damage == "edit":
-        config.write_text(json.dumps(fields | {"alpha": 99}))
-    elif damage == "no rank":
-        config.write_text(json.dumps({"targets": []}))
-    else:
-        config.write_text("" if damage == "empty" else "adapter")
+def flip(path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "name, damage",
+    [
+        (ADAPTER, flip),
+        (ADAPTER, lambda path: path.write_bytes(path.read_bytes()[:-8])),
+        ("adapter.json", lambda path: path.write_text(path.read_text().replace("8.0", "9.0"))),
+        ("adapter.json", lambda path: path.write_text('{"targets": []}')),
+        ("adapter.json", lambda path: path.write_text("adapter")),
+        ("adapter.json", lambda path: path.write_text("")),
+    ],
+)
+def test_a_damaged_adapter_is_refused_in_one_sentence(tmp_path, name, damage):
+    save_adapter(add_lora(new_model(), 2), tmp_path)
+    damage(tmp_path / name)
     model = new_model()
-    with pytest.raises(ValueError, match="holds no adapter that save_adapter wrote whole") as error:
+    with pytest.raises(ValueError, match=r"^.*holds no adapter that save_adapter wrote whole.*$"):
         load_adapter(model, tmp_path)
-    assert "\n" not in str(error.value) and not lora_parameters(model)
+    assert not lora_parameters(model)
 
 
 @pytest.fixture
@@ -190,7 +171,7 @@ def beside(tmp_path):
 def test_an_adapters_folder_is_a_checkpoint(beside, monkeypatch):
     """Its logits are those of the merged model, from any working folder, and after both have moved."""
     folder, model = beside
-    x, expected = batch()[0], merge(model)(batch()[0])[0]
+    x, expected = one_batch()[0], merge(model)(one_batch()[0])[0]
     (folder / "moved").mkdir()
     for name in ("model", "adapter"):
         (folder / name).rename(folder / "moved" / name)
@@ -245,7 +226,7 @@ def test_what_cannot_be_is_said_and_leaves_the_model_alone(options, word):
 
 
 def test_sampling_with_a_cache_equals_without():
-    model, text = adapted().eval(), batch(B=1, T=8)[0]
+    model, text = adapted().eval(), one_batch(B=1, T=8)[0]
     tokens = text[0].tolist()
     cached = list(generate(model, tokens, max_new_tokens=8, temperature=0.0))
     plain = tokens[:]
@@ -257,7 +238,7 @@ def test_sampling_with_a_cache_equals_without():
 
 def test_it_compiles_as_one_graph_and_follows_autocast():
     torch._dynamo.reset()
-    model, (x, y) = adapted(), batch()
+    model, (x, y) = adapted(), one_batch()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, y)[1], model(x, y)[1])
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -268,13 +249,15 @@ def test_it_compiles_as_one_graph_and_follows_autocast():
 @pytest.mark.parametrize("precision", ["bf16", "bf16-masters"])
 def test_other_precisions_train_it(precision):
     model = add_lora(new_model(), 4, generator=gen())
-    before = model(*batch())[1].item()
+    before = model(*one_batch())[1].item()
     trained(model, 10, precision=precision)
-    assert model(*batch())[1].item() < before
+    assert model(*one_batch())[1].item() < before
 
 
 def test_freezing_leaves_the_named_ones():
-    model = freeze(new_model(), "h.1.", "ln_f")
+    model = new_model()
+    model(*one_batch())[1].backward()  # gradients that freezing must drop
+    freeze(model, "h.1.", "ln_f")
     before = values(model)
     trained(model, 2)
     for name, p in model.named_parameters():
@@ -284,16 +267,6 @@ def test_freezing_leaves_the_named_ones():
         freeze(model, "ln_f", "h.7.")  # no parameter's name
     freeze(model, "")
     assert all(p.requires_grad for p in model.parameters())
-
-
-def test_freezing_drops_gradients_that_are_left_over():
-    model = new_model()
-    model(*batch())[1].backward()
-    freeze(model, "ln_f")
-    assert {name for name, p in model.named_parameters() if p.grad is not None} == {
-        "transformer.ln_f.weight",
-        "transformer.ln_f.bias",
-    }
 
 
 def test_a_is_as_large_as_its_inputs_ask():
