@@ -114,7 +114,10 @@ def test_a_tf32_product_rounds_what_it_reads_and_not_its_result():
 
 
 def test_bfloat16_weights_are_multiplied_exactly_and_the_result_is_rounded_once():
-    layer, x = torch.nn.Linear(24, 8), torch.randn(5, 24).bfloat16()
+    layer, x = (
+        torch.nn.Linear(24, 8),
+        torch.randn(5, 24, generator=torch.Generator().manual_seed(0)).bfloat16(),
+    )
     weight, bias = (p.detach().bfloat16().float() for p in layer.parameters())
     exact = torch.nn.functional.linear(x.float(), weight, bias)
     with emulation("bf16-masters"):
