@@ -1,4 +1,4 @@
-"""Texts and files for chapter 16a's and 16b's tests: strings that make trouble, and about 40 documents in each kind of file."""
+"""Texts and files for the tests of chapters 03, 16 and 17d: strings that make trouble, 40 documents in each kind of file."""
 
 import contextlib
 import csv

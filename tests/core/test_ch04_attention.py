@@ -56,37 +56,18 @@ def test_the_future_does_not_reach_the_past(flash, t, seed):
 def test_heads_computed_apart_equal_heads_computed_together(flash):
     layer, x = make(flash=flash), noise(2, 7, 24)
     d, C = layer.head_size, 24
-    W, b = layer.c_attn.weight, layer.c_attn.bias
     apart = []
-    for h in range(layer.n_head):
-        q, k, v = (
-            x @ W[part * C + h * d : part * C + (h + 1) * d].T + b[part * C + h * d : part * C + (h + 1) * d]
-            for part in range(3)
-        )
+    for first in range(0, C, d):
+        rows = [slice(first + part * C, first + part * C + d) for part in range(3)]
+        q, k, v = (x @ layer.c_attn.weight[these].T + layer.c_attn.bias[these] for these in rows)
         apart.append(attention_weights(q, k) @ v)
     torch.testing.assert_close(layer.c_proj(torch.cat(apart, -1)), layer(x), rtol=1e-4, atol=1e-6)
-
-
-@FLASH
-@given(st.permutations(range(4)))
-@settings(max_examples=10, deadline=None)
-def test_permuting_heads_with_their_weights_changes_nothing(flash, order):
-    layer, permuted, x = make(32, 4, flash=flash), make(32, 4, flash=flash, seed=9), noise(1, 6, 32)
-    state = {}
-    for name, value in layer.state_dict().items():
-        if name.startswith("c_attn"):
-            state[name] = value.unflatten(0, (3, 4, 8))[:, list(order)].flatten(0, 2)
-        else:  # c_proj's columns; its bias belongs to no head
-            state[name] = value.unflatten(1, (4, 8))[:, list(order)].flatten(1) if value.dim() == 2 else value
-    permuted.load_state_dict(state)
-    torch.testing.assert_close(permuted(x), layer(x), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("T", [1, 2, 17])
 def test_flash_equals_manual_with_its_gradients(bias, T):
-    manual, flash = make(bias=bias), make(bias=bias, flash=True)
-    flash.load_state_dict(manual.state_dict())
+    manual, flash = make(bias=bias), make(bias=bias, flash=True)  # one seed, the same weights
     inputs = [noise(2, T, 24).requires_grad_() for _ in range(2)]
     outputs = [layer(x) for layer, x in zip((manual, flash), inputs)]
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-6)
@@ -98,15 +79,7 @@ def test_flash_equals_manual_with_its_gradients(bias, T):
 
 
 @FLASH
-def test_dropout_acts_in_training_only(flash):
-    layer, plain, x = make(dropout=0.5, flash=flash), make(flash=flash), noise(1, 6, 24)
-    assert not torch.equal(layer(x), layer(x))
-    layer.eval()
-    assert torch.equal(layer(x), plain(x))
-
-
-@FLASH
-def test_dropout_hits_the_weights_and_the_output(flash):
+def test_dropout_hits_the_weights_and_the_output_in_training_only(flash):
     """With one position, values of one and c_proj the identity, what is left has been doubled twice."""
     layer = make(dropout=0.5, flash=flash)
     with torch.no_grad():
@@ -114,7 +87,9 @@ def test_dropout_hits_the_weights_and_the_output(flash):
         layer.c_attn.weight.zero_()
         layer.c_proj.weight.copy_(torch.eye(24))
         layer.c_proj.bias.zero_()
-    assert set(layer(noise(1000, 1, 24)).unique().tolist()) == {0.0, 4.0}
+    x = noise(1000, 1, 24)
+    assert set(layer(x).unique().tolist()) == {0.0, 4.0}
+    assert layer.eval()(x).eq(1.0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

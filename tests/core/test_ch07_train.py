@@ -1,10 +1,8 @@
 import math
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from small_model import new_model, one_batch
@@ -22,8 +20,8 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_untouched_even_if_the_
     model = new_model()
     model.transformer.h[0].mlp.c_fc.weight.register_hook(lambda grad: grad * bad)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    says = in_our_words(train, r"the loss is 3\.\d+ and its gradient's norm (nan|inf)", "0.*(nan|inf)")
-    with pytest.raises(FloatingPointError, match=says):
+    ours = r"step 0: the loss is 3\.\d+ and its gradient's norm (nan|inf); lower lr=0\.001"
+    with pytest.raises(FloatingPointError, match=in_our_words(train, ours, "0.*(nan|inf)")):
         train(model, STREAM, 1, 1e-3, decay=0.5)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
 
@@ -53,44 +51,28 @@ def test_callback_sees_every_step():
 
 
 def test_the_factor_is_one_until_the_rate_falls_and_never_negative():
-    assert [wsd(step, 10, decay=0.5) for step in range(10)] == pytest.approx(
-        [1] * 5 + [1, 0.8, 0.6, 0.4, 0.2]
-    )
+    factors = [wsd(step, 10, decay=0.5) for step in range(10)]
+    assert factors == pytest.approx([1] * 6 + [0.8, 0.6, 0.4, 0.2])
     assert [wsd(step, 10, decay=0.0) for step in range(10)] == [1] * 10
 
 
-def rate_of(optimizer) -> float:
-    [rate] = {group["lr"] for group in optimizer.param_groups}  # all groups have the same
-    return rate
-
-
 def test_the_learning_rate_is_constant_and_then_falls_to_zero(monkeypatch):
-    rates = []
-    step = torch.optim.AdamW.step
-    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: (rates.append(rate_of(self)), step(self))[1])
+    rates, step = [], torch.optim.AdamW.step
+
+    def watched(optimizer):
+        [rate] = {group["lr"] for group in optimizer.param_groups}  # all groups have the same
+        rates.append(rate)
+        return step(optimizer)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
     train(new_model(), STREAM, 10, 1e-3, decay=0.5)
-    assert rates[:6] == [1e-3] * 6 and rates[-1] == pytest.approx(0.2e-3)
-    assert np.allclose(np.diff(rates[5:]), -0.2e-3)
-    rates.clear()
-    train(new_model(), STREAM, 10, 1e-3, decay=0.0)
-    assert rates == [1e-3] * 10
+    assert rates == pytest.approx([1e-3] * 6 + [0.8e-3, 0.6e-3, 0.4e-3, 0.2e-3])
 
 
 def test_dropout_is_on_and_another_in_every_step():
     model = new_model(dropout=0.5).eval()
     losses = train(model, STREAM, 4, lr=0.0, decay=0.3)
-    assert len(set(losses)) == 4, (
-        f"with a rate of 0 only dropout can change the loss, and it did not: {losses}"
-    )
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_and_says_what_to_lower():
-    model = new_model()
-    with torch.no_grad():
-        model.transformer.wte.weight.fill_(math.nan)
-    says = in_our_words(train, r"step 0: the loss is nan.*; lower lr=0\.001", "0.*nan")
-    with pytest.raises(FloatingPointError, match=says):
-        train(model, STREAM, 3, 1e-3, decay=0.3)
+    assert len(set(losses)) == 4, "with a rate of 0 only dropout can change the loss"
 
 
 def test_no_steps_are_no_losses():
@@ -99,16 +81,9 @@ def test_no_steps_are_no_losses():
 
 def test_modules_for_training_need_no_tokenizer():
     code = """import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("regex", "tiktoken"):
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Absent())
+sys.modules |= dict.fromkeys(["regex", "tiktoken"])
 import nanogpt.training, nanogpt.weights, nanogpt.evaluate, nanogpt.optim, nanogpt.data"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]
-    )
-    assert done.returncode == 0, done.stderr
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_scale_init_changes_nothing_at_width_768_and_keeps_the_signal_elsewhere():

@@ -5,13 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from wording import in_our_words
 
 from nanogpt.device import matmul_formats
 from nanogpt.labs.roofline import clock as instruments
 from nanogpt.labs.roofline.clock import (
     Roofline,
-    copy_bandwidth,
     faster,
     gain_of,
     matmul_flops,
@@ -23,7 +21,6 @@ from nanogpt.labs.roofline.sheets import PEAKS, peak_of
 from nanogpt.model import mfu
 
 CPU = torch.device("cpu")
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 @pytest.fixture
@@ -125,7 +122,7 @@ def test_the_interval_holds_the_median_as_often_as_it_says():
 
 
 def test_five_pairs_are_too_few_and_a_difference_is_sure_only_without_one():
-    with pytest.raises(ValueError, match=in_our_words(gain_of, "5 pairs")):
+    with pytest.raises(ValueError, match="5"):
         gain_of([2.0] * 5)
     assert gain_of([1.1] * 6).sure and gain_of([0.9] * 6).sure
     assert not gain_of([0.99, *[1.1] * 5]).sure
@@ -138,25 +135,24 @@ def test_five_pairs_are_too_few_and_a_difference_is_sure_only_without_one():
 def test_mfu_is_a_share():
     assert mfu(flops=50.0, seconds=2.0, peak_flops=100.0) == 0.25
     for seconds, peak in [(0, 1), (1, 0), (-1, 1), (float("nan"), 1)]:
-        with pytest.raises(ValueError, match=in_our_words(mfu, "positive")):
+        with pytest.raises(ValueError):
             mfu(1.0, seconds, peak)
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """measure() that makes each call once and says what it is told: a fast call, a usual one and a slow one."""
-    seen = SimpleNamespace(seconds=(1.0, 2.0, 9.0), calls=0)
+def seen(monkeypatch):
+    """measure() tells of a fast call, a usual one and a slow one; here are the switch and the format of what was called."""
+    seen = []
 
-    def fake(call, device, repeats=20, warmup=3):
-        call()
-        seen.calls += 1
-        return instruments.Timing(2.0, 1.5, 5.0, seen.seconds)
+    def fake(call, device, repeats):
+        seen.append((torch.get_float32_matmul_precision(), call().dtype))
+        return instruments.Timing(2.0, 1.5, 5.0, (1.0, 2.0, 9.0))
 
     monkeypatch.setattr(instruments, "measure", fake)
     return seen
 
 
-def test_a_product_of_n_by_n_matrices_is_2n3_operations_in_the_fastest_time(clock):
+def test_a_product_of_n_by_n_matrices_is_2n3_operations_in_the_fastest_time(seen):
     assert matmul_flops(CPU, "float32", 32) == 2 * 32**3 / 1.0
     assert matmul_flops(CPU, torch.bfloat16, 8) == 2 * 8**3
 
@@ -168,11 +164,7 @@ def test_an_emulated_product_that_takes_seconds_is_not_repeated(monkeypatch):
     assert matmul_flops(CPU, "bfloat16", 8) == 2 * 8**3 / 2.0
 
 
-def test_a_copy_reads_each_byte_and_writes_it_in_the_fastest_time(clock):
-    assert copy_bandwidth(CPU, 3) == 2 * 3 * 2**20 / 1.0
-
-
-def test_measuring_draws_no_global_random_number_and_leaves_the_tf32_switch_alone(clock):
+def test_measuring_draws_no_global_random_number_and_leaves_the_tf32_switch_alone(seen):
     torch.manual_seed(0)
     expected = torch.randn(3, generator=torch.Generator().manual_seed(0))
     matmul_flops(CPU, "tf32", 8)
@@ -180,20 +172,16 @@ def test_measuring_draws_no_global_random_number_and_leaves_the_tf32_switch_alon
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_tf32_is_on_for_tf32_alone_and_a_roofline_holds_each_format_and_the_copy(monkeypatch):
-    seen = []
-
-    def fake(call, device, repeats):
-        seen.append((torch.get_float32_matmul_precision(), call().dtype))
-        return instruments.Timing(2.0, 2.0, 2.0, (2.0,))
-
-    monkeypatch.setattr(instruments, "measure", fake)
+def test_tf32_is_on_for_tf32_alone(seen):
     for name in ("tf32", "float32"):
         matmul_flops(CPU, name, 8)
     assert seen == [("high", torch.float32), ("highest", torch.float32)]
-    machine = measure_roofline(CPU, 8, 3)
-    assert [dtype for _, dtype in seen[2:4]] == [torch.float32, torch.bfloat16]
-    assert machine == Roofline("cpu", dict.fromkeys(("float32", "bfloat16"), 8.0**3), 3.0 * 2**20)
+
+
+def test_a_roofline_holds_each_format_and_a_copy_which_reads_each_byte_and_writes_it(seen):
+    flops = dict.fromkeys(("float32", "bfloat16"), 2 * 8**3 / 1.0)
+    assert measure_roofline(CPU, 8, mebibytes=3) == Roofline("cpu", flops, 2 * 3 * 2**20 / 1.0)
+    assert [dtype for _, dtype in seen] == [torch.float32, torch.bfloat16, torch.uint8]
 
 
 @pytest.mark.parametrize(
@@ -269,30 +257,25 @@ def test_another_card_never_gets_these_figures(name):
 def test_data_sheets_agree_with_themselves():
     """A tensor core reads 16 bits twice as fast as TF32, and every name leads to one row."""
     for name, peak in PEAKS.items():
-        assert peak.source and all(
-            peak_of(f"NVIDIA {reported}") is peak for reported in peak.reported or (name,)
-        )
+        assert peak.source
+        for reported in peak.reported or (name,):
+            assert peak_of(f"NVIDIA {reported}") is peak
         if peak.tf32:
             assert peak.half == pytest.approx(2 * peak.tf32, rel=0.025), name
         assert 70 < 1e3 * peak.half / peak.bandwidth < 450, f"{name}: a ridge of no GPU"
-    reported = [n for name, peak in PEAKS.items() for n in peak.reported or (name,)]
-    assert len(set(reported)) == len(reported)
 
 
-class TestGPU:
-    pytestmark = gpu
-
-    def test_events_agree_with_the_host_s_clock_and_are_one_a_call(self):
-        a, cuda = torch.randn(4096, 4096, device="cuda"), torch.device("cuda")
-        by_events = measure(lambda: a @ a, cuda, repeats=20)
-        torch.cuda.synchronize()
-        start = instruments.time.perf_counter()
-        for _ in range(20):
-            a @ a
-        torch.cuda.synchronize()
-        assert len(by_events.times) == 20
-        assert sum(by_events.times) == pytest.approx(instruments.time.perf_counter() - start, rel=0.5)
-
-    def test_synchronised_timing_sees_the_work(self):
-        cuda = torch.device("cuda")
-        assert matmul_flops(cuda, "float32", 8192) < 1e15, "no GPU does a petaflop in float32"
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_events_agree_with_the_host_s_clock_and_see_the_work_of_each_call():
+    cuda = torch.device("cuda")
+    a = torch.randn(4096, 4096, device=cuda)
+    by_events = measure(lambda: a @ a, cuda, repeats=20)
+    torch.cuda.synchronize()
+    start = instruments.time.perf_counter()
+    for _ in range(20):
+        a @ a
+    torch.cuda.synchronize()
+    assert len(by_events.times) == 20
+    assert sum(by_events.times) == pytest.approx(instruments.time.perf_counter() - start, rel=0.5)
+    assert matmul_flops(cuda, "float32", 8192) < 1e15, "no GPU does a petaflop in float32"

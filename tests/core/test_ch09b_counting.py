@@ -24,7 +24,6 @@ from nanogpt.model import GPT, GPTConfig, num_params, step_flops
 
 CPU = torch.device("cpu")
 TOY = GPTConfig(12, 101, n_layer=2, n_head=2, n_embd=24)
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 configs = st.builds(
     lambda heads, width, **rest: GPTConfig(block_size=12, n_head=heads, n_embd=heads * width, **rest),
     heads=st.integers(2, 3),
@@ -272,23 +271,18 @@ def test_the_roofline_s_two_limits():
 # What real kernels reach
 
 
+def lasting(seconds: float) -> Timing:
+    return Timing(seconds, seconds, seconds, (seconds,))
+
+
 def test_kernels_that_reach_a_share_of_both_limits_have_these_fractions(monkeypatch):
     """Each kernel takes as long as a machine allows of which products reach 3/4 and the others 1/2."""
-    config, machine = (
-        GPTConfig(12, 101, n_layer=2, n_head=2, n_embd=24),
-        Roofline("cpu", {"float32": 64.0}, 8.0),
-    )
-    kernels = work.step_kernels(config, 10, CPU, torch.float32)
-    told = {call: (part, amount) for part, (call, amount) in kernels.items()}
+    machine = Roofline("cpu", {"float32": 64.0}, 8.0)
+    kernels = work.step_kernels(TOY, 10, CPU, torch.float32)
+    seconds = {call: n / (48.0 if part in PRODUCTS else 4.0) for part, (call, n) in kernels.items()}
     monkeypatch.setattr(work, "step_kernels", lambda *_: kernels)
-
-    def fake(call, device, repeats):
-        part, amount = told[call]
-        seconds = amount / (48.0 if part in PRODUCTS else 4.0)
-        return Timing(seconds, seconds, seconds, (seconds,))
-
-    monkeypatch.setattr(work, "measure", fake)
-    assert measure_fractions(config, 2, 5, machine, CPU) == pytest.approx((0.75, 0.5))
+    monkeypatch.setattr(work, "measure", lambda call, device, repeats: lasting(seconds[call]))
+    assert measure_fractions(TOY, 2, 5, machine, CPU) == pytest.approx((0.75, 0.5))
     assert Fractions(0.75, 0.5).of(machine) == Roofline("cpu", {"float32": 48.0}, 4.0)
 
 
@@ -296,13 +290,9 @@ def test_a_part_weighs_as_much_as_it_has_to_do(monkeypatch):
     """Only the head's products are slow, by ten: the fraction falls by the head's share of the FLOPs."""
     config, machine = GPTConfig(), Roofline("cpu", {"float32": 1.0}, 1.0)
     names = ("qkv", "proj", "mlp", "head", "gelu")
-    kernels = {part: (part, 1) for part in names}
-    monkeypatch.setattr(work, "step_kernels", lambda *_: kernels)
-
-    def fake(part, device, repeats):
-        return Timing(*[10.0 if part == "head" else 1.0] * 3, ())
-
-    monkeypatch.setattr(work, "measure", fake)
+    seconds = dict.fromkeys(names, 1.0) | {"head": 10.0}
+    monkeypatch.setattr(work, "step_kernels", lambda *_: {part: (part, 1) for part in names})
+    monkeypatch.setattr(work, "measure", lambda part, device, repeats: lasting(seconds[part]))
     flops = {part: sum(w.flops for w in step_work(config, 4, 64) if w.part == part) for part in names[:4]}
     share = flops["head"] / sum(flops.values())
     assert measure_fractions(config, 4, 64, machine, CPU) == pytest.approx((1 / (1 + 9 * share), 1.0))
@@ -318,10 +308,8 @@ def test_the_kernels_do_what_they_say_and_draw_no_global_random_number():
             call()
         if part in PRODUCTS:
             assert counter.get_total_flops() == amount, part
-        elif part not in (
-            "layer norm",
-            "optimizer",
-        ):  # it also writes two numbers a row; one in place is a view here
+        # a layer norm also writes two numbers a row, and an update in place is a view here
+        elif part not in ("layer norm", "optimizer"):
             assert moved.total == amount, part
 
 
@@ -330,7 +318,7 @@ def test_the_kernels_of_a_step_in_tf32_read_it_and_the_switch_is_left_alone(monk
 
     def fake(call, device, repeats):
         seen.add(torch.get_float32_matmul_precision())
-        return Timing(1.0, 1.0, 1.0, (1.0,))
+        return lasting(1.0)
 
     monkeypatch.setattr(work, "measure", fake)
     measure_fractions(TOY, 1, 4, Roofline("cpu", {"tf32": 1.0}, 1.0), CPU, "tf32")
@@ -345,12 +333,10 @@ def test_a_fresh_page_costs_what_filling_old_memory_does_not(monkeypatch, fresh,
     assert fault_seconds(16) == cost * PAGE / 2**24
 
 
-class TestGPU:
-    pytestmark = gpu
-
-    def test_activations_are_predicted_within_a_percent(self):
-        config = GPTConfig(128, 512, n_layer=2, n_head=4, n_embd=256, flash=False)
-        model, ids = GPT(config).cuda(), batch(config, 4, 128).cuda()
-        assert saved_bytes(lambda: model(*ids), model.parameters()) == pytest.approx(
-            activation_bytes(config, 4, 128), rel=0.01
-        )
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_activations_on_a_gpu_are_predicted_within_a_percent():
+    config = GPTConfig(128, 512, n_layer=2, n_head=4, n_embd=256, flash=False)
+    model, ids = GPT(config).cuda(), batch(config, 4, 128).cuda()
+    saved = saved_bytes(lambda: model(*ids), model.parameters())
+    assert saved == pytest.approx(activation_bytes(config, 4, 128), rel=0.01)
