@@ -32,8 +32,6 @@ def test_the_formula_is_the_papers():
     found = [sum(state_bytes(7.5e9, 64, stage)) / 1e9 for stage in range(4)]
     assert [round(gb, 1) for gb in found] == [120.0, 31.4, 16.6, 1.9]
     assert {name: sum(each) for name, each in BYTES.items()} == {"float32": 16, "bf16": 16, "Megatron": 18}
-    with pytest.raises(ValueError, match="4"):
-        state_bytes(1, 1, 4)
 
 
 # By hand

@@ -56,16 +56,6 @@ def test_interleaving_divides_the_bubble(stages, m, v):
 def test_what_stages_keep():
     assert [most_kept(gpipe(s, 4, 8)) for s in range(4)] == [8, 8, 8, 8]
     assert [most_kept(one_f_one_b(s, 4, 8)) for s in range(4)] == [4, 3, 2, 1]
-    assert [most_kept(one_f_one_b(s, 4, 2)) for s in range(4)] == [2, 2, 2, 1]
-
-
-def test_nothing_starts_before_its_input_is_there():
-    for schedule in (gpipe, one_f_one_b):
-        spans = simulate([schedule(s, 3, 4) for s in range(3)])
-        at = {(what, i, s): (a, b) for s, stage in enumerate(spans) for what, i, _, a, b in stage}
-        for (what, i, s), (start, _) in at.items():
-            before = ("F", i, s - 1) if what == "F" else ("B", i, s + 1) if s < 2 else ("F", i, s)
-            assert start >= at.get(before, (0, 0))[1], f"{what}{i} of stage {s} starts before {before} ends"
 
 
 def test_orders_that_wait_for_each_other_and_numbers_that_do_not_fit_are_one_sentence():
@@ -165,30 +155,18 @@ def alone(folder) -> tuple[list[float], dict]:
     return losses, first
 
 
-def piped(ranks: Ranks, folder, schedule, tied=True) -> tuple:
+def piped(ranks: Ranks, folder, schedule) -> tuple:
     """Losses; each stage's first gradients; and wte at the end, None in a stage between."""
     part, losses, first = stage_of(load_model(folder).train(), ranks.rank, ranks.size), [], {}
     optimizer = make_optimizer(part, 1e-2)
     for step in range(STEPS):
         optimizer.zero_grad()
         losses.append(pipeline_step(part, batch(step), ranks, schedule)[0].item())
-        if tied:
-            add_tied(part, ranks)
+        add_tied(part, ranks)
         first = first or {name: p.grad.clone().numpy() for name, p in part.named_parameters()}
         optimizer.step()
     wte = dict(part.named_parameters()).get(TIED)
     return losses, gathered(ranks, first), wte if wte is None else wte.detach().numpy()
-
-
-def distances(result: tuple, folder) -> tuple[dict, float]:
-    """Of the first gradients by name, the farther where two stages have one, and of the losses."""
-    (losses, stages, _), (expected, one) = result, alone(folder)
-    apart = {name: 0.0 for name in one}
-    for stage in stages:
-        for name, gradient in stage.items():
-            far = ((torch.from_numpy(gradient) - one[name]).norm() / one[name].norm()).item()
-            apart[name] = max(apart[name], far)
-    return apart, max(abs(a - b) for a, b in zip(losses, expected))
 
 
 @GLOO
@@ -203,16 +181,8 @@ def test_a_pipeline_trains_as_one_process(seed, size, schedule):
     results = in_ranks(piped, size, seed, schedule)
     assert len({tuple(losses) for losses, _, _ in results}) == 1, "the stages know different losses"
     assert (results[0][2] == results[-1][2]).all(), "the two copies of wte have drifted apart"
-    apart, losses = distances(results[0], seed)
-    print(f"{size} stages: gradients {max(apart.values()):.1e}, losses {losses:.1e}")
-    assert max(apart.values()) < BOUND, f"gradients of {max(apart, key=apart.get)} are too far"
-    assert losses < DRIFT, f"the losses are {losses:.1e} nats apart"
-
-
-@GLOO
-@pytest.mark.slow
-def test_without_the_sum_of_both_ends_wte_is_wrong_and_nothing_else_in_the_first_step(seed):
-    results = in_ranks(piped, 2, seed, one_f_one_b, False)
-    apart, _ = distances(results[0], seed)
-    assert {name for name, far in apart.items() if far > BOUND} == {TIED}
-    assert apart[TIED] > 0.05 and (results[0][2] != results[1][2]).any()
+    (losses, stages, _), (expected, one) = results[0], alone(seed)
+    for name, gradient in (pair for stage in stages for pair in stage.items()):
+        apart = ((torch.from_numpy(gradient) - one[name]).norm() / one[name].norm()).item()
+        assert apart < BOUND, f"the gradient of {name} is {apart:.1e} of its length apart"
+    assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < DRIFT, "other losses"

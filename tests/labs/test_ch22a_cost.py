@@ -3,13 +3,11 @@
 import csv
 import re
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 from conftest import ROOT
 from torch.distributed.device_mesh import init_device_mesh
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.figures import planner as figures
@@ -27,7 +25,6 @@ from nanogpt.labs.plan.budget import (
     data_traffic,
     recompute_flops,
     seconds,
-    tensor_traffic,
     traffic,
 )
 from nanogpt.labs.plan.footprint import Step, tensors
@@ -55,38 +52,34 @@ def test_a_rank_sends_what_a_ring_sends():
     assert traffic(Step(GPT2)) == []
 
 
-def test_sharding_weights_sends_half_as_much_again():
-    """ZeRO (Rajbhandari et al. 2020, §7): stages 1 and 2 as much as DDP, stage 3 up to one and a half times."""
-    sent = [sum(s.sent for s in data_traffic(Step(GPT2, program="pytorch", dp=8, shard=z))) for z in range(4)]
-    assert sent[0] == sent[1] == sent[2] and 1.3 < sent[3] / sent[0] < 1.5
-    deep = replace(GPT2, n_layer=480)
-    sent = [sum(s.sent for s in data_traffic(Step(deep, program="pytorch", dp=8, shard=z))) for z in (0, 3)]
-    assert sent[1] / sent[0] == pytest.approx(1.5, abs=0.01)
+# All of its tensors have a multiple of 64 rows: FSDP2 pads none of them on up to 64 ranks.
+WIDE = GPTConfig(128, 512, n_layer=2, n_head=4, n_embd=64)
 
 
-@pytest.fixture(scope="module")
-def wide():
-    """All of its tensors have a multiple of 64 rows: FSDP2 pads none of them on up to 64 ranks."""
-    return GPTConfig(128, 512, n_layer=2, n_head=4, n_embd=64)
+def laid_out(way: str, n: int):
+    """A model as n ranks run it."""
+    model = GPT(WIDE)
+    if way == "ddp":
+        return torch.nn.parallel.DistributedDataParallel(model)
+    if way.startswith("fsdp"):
+        return shard(model, precision="bf16" if "bf16" in way else "float32")
+    tensor = pytest.importorskip("nanogpt.labs.parallel.tensor")  # chapter 21b, optional
+    model = tensor.split(model, init_device_mesh("cpu", (n,)))
+    return recompute_blocks(model) if "recomputed" in way else model
 
 
-@pytest.mark.parametrize(
-    "way, n", [("ddp", 2), ("ddp", 1024), ("fsdp", 2), ("fsdp", 64), ("fsdp bf16", 64), ("tensor", 4)]
-)
-def test_collectives_of_a_real_step_are_the_formulas(way, n, wide):
+WAYS = [("ddp", 2), ("ddp", 1024), ("fsdp", 2), ("fsdp", 64), ("fsdp bf16", 64)]
+WAYS += [("tensor", 2), ("tensor", 4), ("tensor recomputed", 2)]
+
+
+@pytest.mark.parametrize("way, n", WAYS)
+def test_collectives_of_a_real_step_are_the_formulas(way, n):
     layout = {"ddp": {"dp": n}, "fsdp": {"dp": n, "shard": 3}, "tensor": {"tp": n}}[way.split()[0]]
     program = "pytorch-bf16" if "bf16" in way else "pytorch"
     with fake_ranks(n):
-        model = GPT(wide)
-        if way == "ddp":
-            model = torch.nn.parallel.DistributedDataParallel(model)
-        elif way == "tensor":
-            tensor = pytest.importorskip("nanogpt.labs.parallel.tensor")  # chapter 21b, optional
-            model = tensor.split(model, init_device_mesh("cpu", (n,)))
-        else:
-            model = shard(model, precision="bf16" if "bf16" in way else "float32")
-        calls = traced(model, *torch.zeros(2, 3, 64, dtype=torch.long))
-    formula = traffic(Step(wide, 3, 64, program, **layout))
+        calls = traced(laid_out(way, n), *torch.zeros(2, 3, 64, dtype=torch.long))
+    recompute = "block" if "recomputed" in way else "none"
+    formula = traffic(Step(WIDE, 3, 64, program, recompute=recompute, **layout))
     for kind in {sent.kind for sent in formula} | {kind for kind, _ in calls}:
         found = [nbytes for made, nbytes in calls if made == kind]
         assert len(found) == sum(sent.calls for sent in formula if sent.kind == kind), kind
@@ -97,8 +90,6 @@ def test_time_follows_from_flops_and_the_share_that_is_reached():
     step, card = Step(GPT2, 8), CARDS["A100-80GB"]
     told = seconds(step, card, mfu=0.5)
     assert sum(told.values()) == told["compute"] == pytest.approx(step_flops(GPT2, 8, 1024) / 156e12)
-    P = num_params(GPT2)
-    assert step_flops(GPT2, 8, 1024) / (8 * 1024) == pytest.approx(6 * P, rel=0.2), "the 6 P law"
 
 
 @pytest.mark.parametrize("stage, share", [(1, 2 / 3 / 4), (3, 1)])
@@ -112,9 +103,7 @@ def test_sums_hide_behind_the_last_backward_and_weights_in_parts_behind_the_whol
 def test_gpt3_on_1024_gpus_computes_what_megatrons_formula_says():
     """Narayanan et al. 2021, appendix: 96 B T L C² (1 + T / 6C + V / 16LC), with each block computed twice."""
     B, T, L, C, V = 1536, 2048, 96, 12288, 50304
-    config = replace(plan.MODELS["gpt3-175B"], padded_vocab_size=V)
-    step = replace(BIG, config=config)
-    told = seconds(step, CARDS["A100-80GB"], mfu=1.0)
+    told = seconds(BIG, CARDS["A100-80GB"], mfu=1.0)
     flops = (told["compute"] + told["recompute"]) * 312e12 * 1024
     assert flops == pytest.approx(96 * B * T * L * C**2 * (1 + T / (6 * C) + V / (16 * L * C)), rel=1e-9)
     assert round(flops / 32 / 1024 / 1e12) == 138, "Megatron-LM's README: 32 seconds, 138 teraFLOP/s a GPU"
@@ -161,9 +150,8 @@ def test_wrong_input_is_one_line(words, says, capsys):
     assert says in err and err.count("\n") == 1
 
 
-def test_every_card_has_a_source_and_a_link():
-    for name, card in CARDS.items():
-        assert card.sheet.source and 16 <= card.link <= 900, name
+def test_every_card_has_a_link_of_todays_speeds():
+    assert all(16 <= card.link <= 900 for card in CARDS.values())
 
 
 @pytest.mark.parametrize("row", figures.problems(), ids=lambda row: row["question"][:40])
@@ -171,26 +159,6 @@ def test_every_problem_has_an_answer(row):
     args = plan.parser().parse_args(row["command"].split())
     lines = {line[0]: line for line in plan.plan_lines(args) if len(line) == 3}
     assert float(lines[row["line"]][1].split()[0].replace(",", "")) > 0
-
-
-def test_zero_2_sends_its_gradients_after_each_micro_batch_and_zero_1_once():
-    """As chapter 21's PartsOptimizer, which Moved counted: parts of gradients cannot wait for the last micro-batch."""
-    one, two = (data_traffic(Step(GPT2, program="pytorch", dp=8, shard=z, accumulate=4)) for z in (1, 2))
-    assert (one[0].calls, two[0].calls) == (1, 4) and two[0].nbytes == 4 * one[0].nbytes
-    assert one[1] == two[1], "the weights are gathered once a step"
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-def test_recomputing_repeats_the_first_of_a_blocks_sums_in_pytorch_and_both_in_megatron(wide, recompute):
-    with fake_ranks(2):
-        tensor = pytest.importorskip("nanogpt.labs.parallel.tensor")  # chapter 21b, optional
-        model = tensor.split(GPT(wide), init_device_mesh("cpu", (2,)))
-        for block in model.transformer.h if recompute else ():
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        calls = traced(model, *torch.zeros(2, 3, 64, dtype=torch.long))
-    step = Step(wide, 3, 64, "pytorch", recompute="block" if recompute else "none", tp=2)
-    assert len(calls) == sum(sent.calls for sent in tensor_traffic(step)) == (15 if recompute else 13)
-    assert tensor_traffic(replace(step, program="megatron"))[0].calls == 2 * (6 if recompute else 4) + 2
 
 
 @pytest.mark.parametrize("recompute", ["none", "block"])
@@ -224,14 +192,13 @@ def test_the_dry_runs_time_grows_with_recomputing_as_the_planners_does(dtype):
 def test_a_measured_step_recomputes_where_the_run_will(monkeypatch):
     forward, calls = Block.forward, []
     monkeypatch.setattr(Block, "forward", lambda self, *args: calls.append(1) or forward(self, *args))
+    counts = []
     for recompute in ("false", "true"):
         words = ["model.n_layer=1", "train.batch_tokens=256", f"parallel.recompute={recompute}"]
         config = load_config("tiny", words)
-        shape = config.model.shape(64)
-        dryrun.measured_seconds(shape, config, torch.device("cpu"))
-        calls.append("end")
-    plain, again = (calls[: calls.index("end")], calls[calls.index("end") + 1 : -1])
-    assert len(again) == 2 * len(plain) > 0, "blocks are computed twice, or not, other than in the run"
+        dryrun.measured_seconds(config.model.shape(64), config, torch.device("cpu"))
+        counts.append(len(calls) - sum(counts))
+    assert counts[1] == 2 * counts[0] > 0, "blocks are computed twice, or not, other than in the run"
 
 
 def test_float32_computes_at_float32s_rate_and_tf32_beside_it(capsys):

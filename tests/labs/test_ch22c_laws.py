@@ -12,15 +12,7 @@ from nanogpt.evaluate import evaluate
 from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.evals.excess import perfect_reader
 from nanogpt.labs.plan import laws
-from nanogpt.labs.plan.laws import (
-    DELTA,
-    Law,
-    best_law,
-    fit_law,
-    held_out,
-    losses_after,
-    shape,
-)
+from nanogpt.labs.plan.laws import DELTA, Law, best_law, fit_law, held_out, losses_after, shape
 from nanogpt.model import GPT, num_params
 from nanogpt.optim import make_optimizer, wsd
 from nanogpt.shards import load_manifest, open_shards

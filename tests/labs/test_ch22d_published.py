@@ -84,18 +84,6 @@ def test_all_lines_of_the_published_log_follow_from_its_arguments():
     assert len(log) == 26 and sum(int(row["skipped"]) for row in log) == 21
 
 
-def test_the_rate_went_through_float32():
-    """As the log's writer has it; without, six rows differ in the last digit."""
-    log, config, updates, exact = rows("megatron_124m"), megatron(1000), 0, 0
-    for row in log:
-        updates += 10 - int(row["skipped"])
-        done = max(0, updates - 10) / 990
-        rate = 1e-5 * updates if updates < 10 else 1e-5 + 9e-5 * (1 + math.cos(math.pi * done)) / 2
-        exact += agrees(row["learning_rate"], rate)
-        assert printed_rate(config, updates) == pytest.approx(rate, rel=1e-7)
-    assert exact == 20
-
-
 def test_the_second_runs_rate_tells_its_21_skipped_iterations_and_they_its_scale():
     (row,) = rows("megatron_tp2")
     config = megatron(int(row["of_iterations"]))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
 
 from course.figures.triton_here import watch
-from nanogpt.labs.kernels.kernels import AddNorm, BiasGELU, interpret, norm_kernel, power_of_two
+from nanogpt.labs.kernels.kernels import AddNorm, BiasGELU
 
 SHAPES = [(1, 1), (3, 7), (17, 65), (2, 5, 64)]
 
@@ -52,21 +52,10 @@ def test_a_view_is_read_in_its_own_order():
     same(lambda x, b: BiasGELU.apply(x.T, b), lambda x, b: gelu(x.T, b), [x, bias], 1e-9)
 
 
-@pytest.mark.parametrize("C", [5, 8])
-def test_norm_stores_nothing_behind_its_rows(C):
-    N = 3
-    x, r = (z.detach() for z in inputs((N, C), (N, C), dtype=torch.float32))
-    memory = [torch.full((n + 32,), -7.0) for n in (N * C, N * C, N, N)]
-    interpret(norm_kernel, (N,), x, r, torch.ones(C), torch.zeros(C), *memory, C, 1e-5, BLOCK=power_of_two(C))
-    assert [int((z != -7.0).sum()) for z in memory] == [N * C, N * C, N, N]
-
-
-def test_float16_is_computed_in_float32_and_bfloat16_is_refused():
-    x, bias = (z.detach().half() for z in inputs((4, 9), (9,)))
-    expected = gelu(x.float(), bias.float())
-    assert torch.allclose(BiasGELU.apply(x, bias).float(), expected, rtol=2**-10, atol=1e-4)
+def test_bfloat16_is_refused_by_the_interpreter():
+    x, bias = (z.detach().bfloat16() for z in inputs((4, 9), (9,)))
     with pytest.raises(TypeError, match="issue 11604"):
-        BiasGELU.apply(x.bfloat16(), bias.bfloat16())
+        BiasGELU.apply(x, bias)
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
 
-from course.figures.triton_here import altered, traced, watch
+from course.figures.triton_here import traced, watch
 from nanogpt.labs.kernels import flash
 from nanogpt.labs.kernels.flash_kernels import (
     BLOCK,
@@ -16,8 +16,6 @@ from nanogpt.labs.kernels.flash_kernels import (
     flash_backward,
     flash_kernel,
     kernel_attention,
-    keys_backward_kernel,
-    rows_backward_kernel,
 )
 from nanogpt.labs.kernels.kernels import guarded, interpret
 
@@ -59,59 +57,17 @@ def test_a_width_that_no_kernel_takes_is_refused_in_a_sentence():
         kernel_attention(*draw(4, 24))
 
 
-def error(kernel):
-    """The chapter's check of a forward kernel: heads and a tail that do not fit, between guards of nan."""
+def test_between_guards_each_tile_is_loaded_once_and_nothing_else_is_touched():
+    """Heads and a tail that do not fit, between guards of nan."""
     heads, T, D, block = 2, 20, 16, 16
     q, k, v = (z.detach() for z in draw(heads, T, D, dtype=torch.float32))
     memory, out = guarded(torch.zeros_like(q), fill=-7.0)
     with watch() as seen:
         inputs = [guarded(z)[1] for z in (q, k, v)]
-        interpret(kernel, (2, heads), *inputs, out, torch.empty(heads, T, 1), T, 0.25, D=D, BLOCK=block)
-    if not torch.allclose(out, flash.flash_forward(q, k, v, block)[0], atol=1e-5):
-        return "a wrong output"
-    outside = (memory != -7.0).sum() > q.numel()
-    needed = q.nbytes + 2 * 4 * D * heads * (block + T)
-    return "elsewhere" if outside or seen.shared or seen.loaded != needed else None
-
-
-WRONG = [
-    ("keys[None, :] <= rows[:, None]", "keys[None, :] >= 0"),
-    ("keys[None, :] <= rows[:, None]", "keys[None, :] <= rows[:, None] + 1"),
-    ("keys[None, :] <= rows[:, None]", "keys[None, :] < rows[:, None]"),
-    (", mask=places[:, None] < T, other=0.0", ""),
-    ("values, mask=places[:, None] < T", "values, mask=places[:, None] <= T"),
-    ("shrink * total +", "total +"),
-    ("range(0, i + 1)", "range(0, tl.maximum(i, 1))"),
-    ("range(0, i + 1)", "range(0, i + 2)"),
-    ("places[:, None] < T, other=0.0", "places[:, None] <= T, other=0.0"),
-]
-
-
-def test_the_right_kernel_passes_the_check():
-    assert error(flash_kernel) is None
-
-
-@pytest.mark.parametrize(("right", "wrong"), WRONG)
-def test_a_wrong_forward_kernel_is_found(right, wrong):
-    assert error(altered(flash_kernel, right, wrong))
-
-
-@pytest.mark.parametrize(
-    ("kernel", "right", "wrong"),
-    [
-        (keys_backward_kernel, "range(j, ", "range(j + 1, "),
-        (keys_backward_kernel, "tl.trans(p).to(g.dtype), g", "tl.trans(ds).to(g.dtype), g"),
-        (rows_backward_kernel, "range(0, i + 1)", "range(0, i)"),
-        (rows_backward_kernel, "- delta) * tl.cast(scale, p.dtype)", "- delta)"),
-    ],
-)
-def test_a_wrong_backward_kernel_is_found(monkeypatch, kernel, right, wrong):
-    from nanogpt.labs.kernels import flash_kernels
-
-    tensors = draw(1, BLOCK + 5, 16)
-    monkeypatch.setattr(flash_kernels, kernel.__name__, altered(kernel, right, wrong))
-    with pytest.raises(AssertionError):
-        same(kernel_attention, flash.flash_attention, tensors, 1e-6)
+        interpret(flash_kernel, (2, heads), *inputs, out, torch.empty(heads, T, 1), T, 0.25, D=D, BLOCK=block)
+    torch.testing.assert_close(out, flash.flash_forward(q, k, v, block)[0], rtol=0, atol=1e-5)
+    assert (memory != -7.0).sum() == q.numel() and not seen.shared
+    assert seen.loaded == q.nbytes + 2 * 4 * D * heads * (block + T)
 
 
 def test_the_compiler_keeps_the_operators_and_sees_the_kernels():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanogpt.labs.kernels.targets import LIMITS, Multiprocessor, Needs, flash_seconds, ranked, resident
+from nanogpt.labs.kernels.targets import LIMITS, Multiprocessor, Needs, ranked, resident
 from nanogpt.labs.roofline.sheets import peak_of
 
 HALF = {"q_ptr": "*fp16", "k_ptr": "*fp16", "v_ptr": "*fp16", "out_ptr": "*fp16", "lse_ptr": "*fp32"}
@@ -91,16 +91,6 @@ def test_every_kernel_compiles(number):
 )
 def test_the_scarcest_limit_decides_how_many_programs_fit(needs, programs):
     assert resident(needs, Multiprocessor(512, 8, 32768, 100 * 1024, 96 * 1024, 1024)) == programs
-
-
-def test_the_roofline_of_a_choice():
-    sheet = peak_of("A100-80GB")
-    one = flash_seconds(sheet, 1, 64, 64, 64)  # one tile: k, v, q and out once, 16 bits
-    assert one == pytest.approx(max(4 * 64**3 / 312e12, 2 * 4 * 64 * 64 / 2039e9))
-    limits = [flash_seconds(sheet, 8, 1024, 64, block) for block in (16, 32, 64, 128)]
-    assert limits == sorted(limits, reverse=True)
-    less = flash_seconds(sheet, 8, 128, 64, 64) - flash_seconds(sheet, 8, 65, 64, 64)
-    assert less == pytest.approx(2 * 2 * 8 * 63 * 64 / 2039e9)
 
 
 def test_what_spills_or_does_not_fit_is_not_ranked():

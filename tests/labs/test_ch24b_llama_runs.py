@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from ranks import in_ranks
-from small_run import lines, losses, run_in_child, small, train, weights, write_text
+from small_run import lines, losses, run_in_child, small, train, weights
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,9 +19,9 @@ from nanogpt.config import Config, LlamaKeys, Lora, config_dict, hook, load_conf
 from nanogpt.labs.formats.hf import to_hf
 from nanogpt.labs.llama.model import Llama, LlamaConfig, llama_flops, llama_params
 from nanogpt.labs.llama.pretrained import llama_to_hf
-from nanogpt.labs.llama.runs import dry_run, new_shape
-from nanogpt.labs.roofline.clock import measure_roofline
-from nanogpt.labs.tuning.lora import add_lora, load_adapter, lora_parameters, merge
+from nanogpt.labs.llama.runs import dry_run
+from nanogpt.labs.roofline.clock import Roofline
+from nanogpt.labs.tuning.lora import add_lora, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig, flops_per_token, num_params
 from nanogpt.pretrained import load_pretrained
 from nanogpt.shards import load_manifest
@@ -53,22 +53,18 @@ def first_model(config: Config, manifest: dict):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_parameters_are_counted_without_a_model(shape):
-    real = sum(p.numel() for p in model_of(shape).parameters())
-    assert num_params(shape) == sum(llama_params(shape).values()) == real
-
-
-def test_llama_3_8b_has_the_parameters_of_its_paper():
-    assert num_params(LlamaConfig()) == 8_030_261_248
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_flops_are_those_that_pytorch_counts(shape):
+def test_parameters_and_flops_are_those_that_pytorch_counts(shape):
     T, model = 12, model_of(shape)
+    real = sum(p.numel() for p in model.parameters())
+    assert num_params(shape) == sum(llama_params(shape).values()) == real
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         model(torch.arange(T)[None])
     assert counter.get_total_flops() == T * sum(llama_flops(shape, T).values())
     assert flops_per_token(shape, T) == 3 * sum(llama_flops(shape, T).values())
+
+
+def test_llama_3_8b_has_the_parameters_of_its_paper():
+    assert num_params(LlamaConfig()) == 8_030_261_248
 
 
 # Which family
@@ -76,17 +72,12 @@ def test_flops_are_those_that_pytorch_counts(shape):
 
 @pytest.mark.parametrize("shape", [*SHAPES, GPTConfig(16, 280, n_layer=2, n_head=4, n_embd=16)])
 def test_a_folder_is_read_as_the_family_that_wrote_it(shape, tmp_path):
-    model = model_of(shape, drawn()).eval()
+    model = model_of(shape, drawn())
     save_model(model, tmp_path)
     again = load_model(tmp_path)
     assert type(again) is type(model) and again.config == shape and not again.training
     for (name, a), (_, b) in zip(again.named_parameters(), model.named_parameters(), strict=True):
         assert torch.equal(a, b) and a.requires_grad, name
-    tied = getattr(shape, "tied", True)
-    assert (again.lm_head.weight is again.transformer.wte.weight) == tied
-    ids = torch.arange(9)[None]
-    with torch.no_grad():
-        assert torch.equal(again(ids)[0], model(ids)[0])
 
 
 def test_a_folder_that_disagrees_with_itself_is_refused(tmp_path):
@@ -113,21 +104,11 @@ def test_a_folder_of_others_is_read_as_its_family(tmp_path):
     to_hf(GPT(GPTConfig(16, 280, n_layer=1, n_head=2, n_embd=8), drawn()), tmp_path / "gpt2")
     read = {name: load_pretrained(tmp_path / name) for name in ("llama", "qwen3", "gpt2")}
     assert [type(model) for model in read.values()] == [Llama, Llama, GPT]
-    assert read["llama"].config == TINY and read["qwen3"].config.qk_norm
     with pytest.raises(OSError):
         load_pretrained(tmp_path / "nothing")
 
 
 # The keys
-
-
-def test_null_follows_from_the_other_keys():
-    derived = dict(n_kv_head=4, n_embd=128, n_hidden=352, head_size=32, rope_theta=10_000.0, tied=True)
-    shape = LlamaConfig(128, 1024, n_layer=2, n_head=4, **derived)
-    assert new_shape(load_config("tiny", ["family=llama"]), 1024) == shape
-    said = {"n_kv_head": 2, "n_hidden": 100, "rope_theta": 500.0, "qk_norm": True, "tied": False}
-    config = replace(load_config("tiny", ["family=llama"]), llama=LlamaKeys(**said))
-    assert new_shape(config, 1024) == replace(shape, **said)
 
 
 def test_a_gpt_keeps_all_its_keys():
@@ -150,7 +131,6 @@ def test_every_key_of_the_section_is_refused_for_a_gpt(name, value):
     [
         ("family=lama", "family="),
         ("llama.n_kv_head=4", "llama.n_kv_head=4 needs family=llama"),
-        ("llama.tied=false", "llama.tied=False needs family=llama"),
         ("family=llama llama.n_kv_head=3", "n_head=4, n_kv_head=3"),
         ("family=llama llama.n_kv_head=2.5", "llama.n_kv_head=2.5"),
         ("family=llama model.n_head=128", "head_size"),
@@ -201,36 +181,26 @@ def llama_run(folder, family="llama", own=None, **changes) -> Config:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("llama")
-    write_text(folder / "text.txt", paragraphs=60)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def config(folder):
     return partial(llama_run, folder)
 
 
 @pytest.fixture(scope="module")
-def whole(folder, config):
+def whole(config, tmp_path_factory):
     """A run that nobody interrupted."""
-    return train(config(run_dir=str(folder / "whole"), eval_sample_every=10))
+    return train(config(run_dir=str(tmp_path_factory.mktemp("whole") / "run"), eval_sample_every=10))
 
 
 def test_a_run_is_a_llamas_and_learns(whole):
     told = losses(whole.folder)
     assert sum(told[-5:]) / 5 < told[0] - 0.5, "the loss does not fall"
     assert type(whole.model) is Llama and whole.model.config.n_kv_head == 1
-    first = first_model(whole.config, {"vocab_size": whole.model.config.vocab_size})
-    again = first_model(whole.config, {"vocab_size": whole.model.config.vocab_size})
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
     assert type(load_model(whole.kept)) is Llama
     assert (whole.folder / "samples/step_000020.txt").read_text().startswith("the cat")
 
 
 def test_dry_run_and_run_count_alike(whole, tmp_path, capsys, monkeypatch):
-    roof = measure_roofline(torch.device("cpu"))  # once for the three dry runs
+    roof = Roofline("cpu", {"float32": 1e11}, 1e10)  # to measure it takes seconds
     monkeypatch.setattr("nanogpt.labs.llama.runs.measure_roofline", lambda device: roof)
     dry_run(whole.config)
     said = capsys.readouterr().out
@@ -318,11 +288,6 @@ def test_adapters_beside_a_llama(whole, config, tmp_path, capsys):
     for name, p in load_model(whole.kept).named_parameters():
         assert torch.equal(p, run.model.get_parameter(name)), f"{name} is frozen, and has moved"
     assert "in adapters are trained beside" in capsys.readouterr().out
-    base = load_model(whole.kept)
-    other = Llama(replace(base.config, rope_theta=5_000.0))
-    other.load_state_dict(base.state_dict())
-    with pytest.raises(ValueError, match="beside other weights"):
-        load_adapter(other, run.kept)
     where = ["--checkpoint", str(run.folder), "--device", "cpu"]
     assert main(["sample", *where, "--max-new-tokens", "3"]) == 0
 

@@ -1,5 +1,6 @@
 """Chapter 25: the parts are what their formulas say, an evaluation counts each target once, and the board keeps its rules."""
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -20,7 +21,6 @@ from nanogpt.labs.speedrun.speedrun import (
     new_model,
     race,
     rate_at,
-    rows_at,
     validation_loss,
     windows_at_random,
 )
@@ -152,11 +152,7 @@ def test_the_schedules_ends():
     assert rate_at(cosine, 2000) == pytest.approx(1e-4)
 
 
-def test_the_plan_of_batches_deals_so_many_rows():
-    grows = replace(Recipe(), rows=8, last_rows=16, steps=11)
-    assert [rows_at(grows, step) for step in range(11)] == [8] * 6 + [16] * 5
-    assert [rows_at(replace(grows, steps=10), step) for step in range(10)] == [8] * 5 + [16] * 5
-    assert {rows_at(Recipe(), step) for step in range(2000)} == {12}
+def test_a_race_deals_as_many_rows_as_its_plan_says():
     dealt = []
 
     def deal(rows):
@@ -165,7 +161,7 @@ def test_the_plan_of_batches_deals_so_many_rows():
 
     small = Recipe(1, 2, 16, rows=2, last_rows=3, steps=5)
     times = [seconds for _, seconds in race(small, 30, 16, deal, 0)]
-    assert dealt == [2, 2, 2, 3, 3] and 16 * sum(dealt) == 192
+    assert dealt == [2, 2, 2, 3, 3]
     assert times == sorted(times) and times[0] > 0
 
 
@@ -178,28 +174,6 @@ def test_windows_are_pieces_of_the_text_and_their_targets_the_next_ids():
 
 
 # The evaluation
-
-
-class Spy(nn.Module):
-    """Notes what it is asked, and answers with the loss of uniform guesses over 30."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.asked = nn.Parameter(torch.zeros(())), []
-
-    def forward(self, x, y):
-        self.asked.append((x, y))
-        return None, torch.tensor(math.log(30))
-
-
-@pytest.mark.parametrize("n", [2, 16, 17, 18, 100])
-def test_each_target_counts_once_after_at_most_a_context_of_ids(n):
-    spy, text = Spy(), torch.arange(n)
-    loss, targets = validation_loss(spy, text, 16, rows=2)
-    counted = torch.cat([y[y != -100] for _, y in spy.asked]).tolist()
-    assert counted == list(range(1, n)) and targets == n - 1 and loss == pytest.approx(math.log(30))
-    for x, y in spy.asked:
-        assert x.size(1) <= 16 and torch.equal((x + 1)[y != -100], y[y != -100])
 
 
 def test_the_loss_is_the_mean_over_the_targets():
@@ -237,11 +211,9 @@ GOOD = {
 )
 def test_a_record_that_breaks_a_rule_is_refused(tmp_path, changes, word):
     assert objections(GOOD) == []
-    broken, board = GOOD | changes, tmp_path / "board.json"
-    assert any(word in sentence for sentence in objections(broken)), objections(broken)
-    with pytest.raises(ValueError, match="cannot join"):
-        put_on_board(broken, board)
-    assert not board.exists()
+    with pytest.raises(ValueError, match=f"cannot join.*{word}"):
+        put_on_board(GOOD | changes, tmp_path / "board.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_board_is_ordered_by_the_share_of_the_references_time(tmp_path):
@@ -268,8 +240,6 @@ def test_the_same_losses_with_more_spread_are_not_sure():
 
 
 def test_shakespeare_is_the_text_of_the_track(tinyshakespeare):
-    import hashlib
-
     raw = tinyshakespeare.read_bytes()
     assert hashlib.sha256(raw).hexdigest() == TRACKS["shakespeare"]["text"]
     n = len(raw.decode())

@@ -1,16 +1,13 @@
 """Chapter 25b: the stories are evaluated whole, chapter 07's recipe is chapter 07's, and nobody gets below the floor."""
 
-from dataclasses import replace
-from itertools import islice
-
+import numpy as np
 import pytest
 import torch
 
 from nanogpt.data import DocumentStream
 from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.labs.speedrun.record import TRACKS, objections, put_on_board
-from nanogpt.labs.speedrun.speedrun import new_model
-from nanogpt.labs.speedrun.stories_race import CONTEXT, NEAR, chapter_07, story_batches, story_loss, text_of
+from nanogpt.labs.speedrun.stories_race import CONTEXT, chapter_07, story_batches, text_of
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.shards import open_shards, read_shard
 from nanogpt.training import scale_init, train
@@ -24,28 +21,11 @@ def folder(tmp_path_factory):
     return place
 
 
-def test_each_held_out_token_is_a_target_once_after_all_of_its_story(folder):
-    """A model that knows nothing but how many ids it has read since <|endoftext|> tells what it was shown."""
-    tokens = torch.from_numpy(read_shard(open_shards(folder, "val")[0]).astype("int64"))
-    eot = int(tokens[0])
-    seen = []
-
-    class Reader(torch.nn.Module):
-        config = GPTConfig(CONTEXT, 1024, 1, 1, 8)
-
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(()))
-
-        def forward(self, x, targets=None):
-            assert x.size(1) <= CONTEXT and (x[:, 0] == eot).all()
-            assert not (x[:, 1:] == eot).any(), "two stories in a row"
-            seen.append(x)
-            return torch.zeros(*x.shape, 1024), None
-
-    loss = story_loss(Reader(), folder)
-    assert loss == pytest.approx(torch.log(torch.tensor(1024.0)).item())
-    assert sum(len(x) for x in seen) == int((tokens == eot).sum()), "a row for each story"
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_every_story_fits_into_a_row(folder, split):
+    tokens = read_shard(open_shards(folder, split)[0])
+    starts = np.flatnonzero(tokens == tokens[0])  # <|endoftext|>
+    assert np.diff([*starts, len(tokens)]).max() <= CONTEXT
 
 
 def test_batches_are_training_stories_and_the_seed_decides_their_order(folder):
@@ -60,41 +40,11 @@ def test_batches_are_training_stories_and_the_seed_decides_their_order(folder):
 
 def test_the_reference_makes_chapter_07s_steps(folder):
     """Beside the function of the package, which has grown a weight decay of 0.01 since: nothing in so few steps."""
-    *_, (ours, seconds) = chapter_07(1024, story_batches(folder, 2), 6, seed=5)
+    *_, (ours, _) = chapter_07(1024, story_batches(folder, 2), 6, seed=5)
     theirs = scale_init(GPT(GPTConfig(CONTEXT, 1024, 2, 4, 128), torch.Generator().manual_seed(5)))
     train(theirs, DocumentStream(open_shards(folder, "train"), 4, CONTEXT, seed=2), 6, 5e-4, decay=0.5)
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(a, b, atol=5e-4), "another step than chapter 07's"
-    assert seconds > 0
-    times = [s for _, s in islice(chapter_07(1024, story_batches(folder, 2), 9, seed=5), 3)]
-    assert times == sorted(times) and len(times) == 3
-
-
-def test_the_first_rate_counts_and_the_last_step_has_one(folder, monkeypatch):
-    from nanogpt.labs.speedrun import stories_race
-
-    rates, sizes = [], []
-
-    def note(model, optimizer, batches):
-        rates.append(optimizer.param_groups[0]["lr"])
-        sizes.append([len(x) for x, _ in batches])
-
-    monkeypatch.setattr(stories_race, "train_step", note)
-    list(chapter_07(1024, story_batches(folder, 0), 8, seed=0))
-    assert rates == pytest.approx([5e-4] * 5 + [3.75e-4, 2.5e-4, 1.25e-4])
-    assert sizes == [[4]] * 8
-    list(chapter_07(1024, story_batches(folder, 0), 2, seed=0, rate=2e-3, rows=3))
-    assert rates[8:] == pytest.approx([2e-3, 2e-3]) and sizes[8:] == [[3]] * 2
-
-
-def test_our_recipe_is_causal(folder):
-    model = new_model(replace(NEAR, n_embd=16, n_head=2), 1024, CONTEXT, seed=0)
-    x = story_batches(folder, 0)(1)[0]
-    other = x.clone()
-    other[0, 60] = (other[0, 60] + 1) % 1024
-    with torch.no_grad():
-        a, b = model(x)[0], model(other)[0]
-    assert torch.allclose(a[0, :60], b[0, :60], atol=1e-5)
 
 
 # The rules
@@ -118,10 +68,12 @@ GOOD = {
 )
 def test_a_record_on_the_stories_that_breaks_a_rule_is_refused(tmp_path, changes, word):
     assert objections(GOOD) == []
-    assert any(word in sentence for sentence in objections(GOOD | changes)), objections(GOOD | changes)
-    assert len(objections(GOOD | {"losses": []})) == 1, "no losses at all are one objection, and no error"
-    with pytest.raises(ValueError, match="cannot join"):
+    with pytest.raises(ValueError, match=f"cannot join.*{word}"):
         put_on_board(GOOD | changes, tmp_path / "board.json")
+
+
+def test_no_losses_at_all_are_one_objection_and_no_error():
+    assert len(objections(GOOD | {"losses": []})) == 1
 
 
 def test_both_tracks_stand_on_one_board_each_in_its_order(tmp_path):
