@@ -54,9 +54,7 @@ def built() -> dict[Path, Page]:
     """Every page of the site by its file. Made in the first test that asks; what has not changed since is kept."""
     with published():
         site.site(FOLDER)
-    made = [
-        path for path in HTML.rglob("*.html") if "_static" not in path.parts
-    ]  # the theme's templates lie there
+    made = [path for path in HTML.rglob("*.html") if "_static" not in path.parts]  # the theme's templates
     return {path: Page(path.read_text(encoding="utf-8")) for path in made}
 
 

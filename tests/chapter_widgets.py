@@ -34,10 +34,8 @@ from nanogpt.tokenizer import BPETokenizer
 
 STORIES = [story.text for story in stories(60, seed=0)]
 BPE = BPETokenizer.train(STORIES, 512)
-ALPHABET, LONGEST = (
-    "abcdefghijklmnopqrstuvwxyz .",
-    48,
-)  # of chapter 04, and the characters that its model reads
+ALPHABET = "abcdefghijklmnopqrstuvwxyz ."  # of chapter 04
+LONGEST = 48  # the characters that its model reads
 COUNTS = [2**k for k in range(11)]
 
 
@@ -56,9 +54,8 @@ def sampler():
 
 def rates(steps: int, warmup: int, minimum: float, decay: float) -> dict[str, list[float]]:
     both = {"cosine": cosine, "warm-up–stable–decay": partial(wsd, decay=decay)}
-    return {
-        name: [f(i, steps, warmup=warmup, minimum=minimum) for i in range(steps)] for name, f in both.items()
-    }
+    options = {"warmup": warmup, "minimum": minimum}
+    return {name: [rate(i, steps, **options) for i in range(steps)] for name, rate in both.items()}
 
 
 def questions():
@@ -70,22 +67,19 @@ def questions():
 
 def curves(**knobs):
     cluster = Cluster(flops=PEAKS["H100"].half * 1e12, **knobs)
-    one = step_seconds(GPTConfig(), 16, 1, cluster)["total"]
-    weak = [(n, one / step_seconds(GPTConfig(), 16, n, cluster)["total"]) for n in COUNTS]
-    whole = step_seconds(GPTConfig(), 512, 1, cluster)["total"]
-    strong = [
-        (n, whole / n / step_seconds(GPTConfig(), 512 / n, n, cluster)["total"]) for n in COUNTS if n <= 512
-    ]
+
+    def seconds(rows: float, gpus: int) -> float:
+        return step_seconds(GPTConfig(), rows, gpus, cluster)["total"]
+
+    weak = [(n, seconds(16, 1) / seconds(16, n)) for n in COUNTS]
+    strong = [(n, seconds(512, 1) / n / seconds(512 / n, n)) for n in COUNTS if n <= 512]
     return {"weak: 16 rows a GPU": weak, "strong: 512 rows in all": strong}
 
 
 def stages_of(millions: float, recipe: str):
     name = f"{millions:,.0f} million parameters, {sum(BYTES[recipe])} bytes each"
-    return {
-        name: [
-            [state_bytes(int(millions * 1e6), n, k, recipe) for k in range(4)] for n in (1, 4, 16, 64, 256)
-        ]
-    }
+    parameters = int(millions * 1e6)
+    return {name: [[state_bytes(parameters, n, k, recipe) for k in range(4)] for n in (1, 4, 16, 64, 256)]}
 
 
 WIDGETS = {

@@ -147,10 +147,8 @@ class Slurm:
 
     def told(self) -> str:
         """The ends of its logs, for a test that fails."""
-        logs = [*self.folder.glob("*.log"), self.folder / "daemons.out"]
-        return "\n".join(
-            f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs if log.exists()
-        )
+        logs = [*self.folder.glob("*.log"), *self.folder.glob("daemons.out")]
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
 
     def state(self, job: str) -> str:
         """RUNNING, PENDING, COMPLETED and so on."""

@@ -20,7 +20,7 @@ from course.package.blank import TURN
 from course.package.cells import exported_cells, functions
 from course.package.export import export_all
 from course.package.tutor import blanks_of, cell_of, difference, filled, probed, run, same, with_body
-from course.paths import source_chapters, source_path
+from course.paths import number_of, source_chapters, source_path
 from course.states.released import exporting_cells, released
 
 
@@ -94,9 +94,8 @@ def problems_of(chapter: str, name: str) -> list[str]:
 
 def package_of_others(folder: Path) -> None:
     """A copy of nanogpt/ in which each blank has its other right body."""
-    notebooks = [
-        (f"{source_path(chapter).stem}.ipynb", with_others(chapter)) for chapter in source_chapters()
-    ]
+    paths = map(source_path, source_chapters())
+    notebooks = [(f"{path.stem}.ipynb", with_others(number_of(path))) for path in paths]
     copy_with(export_all(notebooks), folder)
 
 

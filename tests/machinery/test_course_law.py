@@ -11,56 +11,36 @@ from types import SimpleNamespace
 import pytest
 
 from course.package.cells import claimed_modules
-from course.paths import PACKAGE, ROOT, notebook_path
+from course.paths import PACKAGE, ROOT, notebook_path, relative
 from course.testing import law, plugin
 from course.testing.law import contents, differences, student_clone
 
 
-@pytest.fixture
-def clone(tmp_path):
-    return student_clone(tmp_path / "clone")
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """In the place of one that stood there."""
+    folder = tmp_path_factory.mktemp("law") / "clone"
+    (folder / "nanogpt").mkdir(parents=True)
+    (folder / "nanogpt/left.py").touch()
+    return student_clone(folder)
 
 
 def test_the_clone_has_everything_but_the_modules(clone):
     assert set(contents(clone / "nanogpt")) == {name for name in contents(PACKAGE) if "__" in name}
     assert (clone / "nanogpt/__main__.py").exists()
-    for path in (
-        notebook_path("05"),
-        ROOT / "course/cli.py",
-        ROOT / "nanogpt/configs/tiny.yaml",
-        ROOT / "tests/conftest.py",
-    ):
-        assert (clone / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
+    chapter = relative(notebook_path("05"))
+    for name in (chapter, "course/cli.py", "nanogpt/configs/tiny.yaml", "tests/conftest.py"):
+        assert (clone / name).read_bytes() == (ROOT / name).read_bytes()
     assert not {".git", ".venv", "build", "runs"} & set(os.listdir(clone))
     assert not (clone / "data/built").exists()
 
 
 def test_an_editable_installation_lends_the_clone_no_module(clone):
     """Its finder answers for a module that stands directly in the package: nanogpt.cli, which the clone has not."""
-    run = lambda *words: subprocess.run(  # noqa: E731
-        [sys.executable, *words],
-        cwd=clone,
-        env=os.environ | {"PYTHONPATH": str(clone)},
-        capture_output=True,
-        text=True,
-    )
-    assert run("-c", "import nanogpt.labs, course.paths").returncode == 0
-    assert "No module named 'nanogpt.cli'" in run("-c", "import nanogpt.cli").stderr
-
-
-def test_a_clone_that_stood_there_is_replaced(clone):
-    (clone / "nanogpt/left.py").touch()
-    student_clone(clone)
-    assert not (clone / "nanogpt/left.py").exists()
-
-
-@pytest.fixture
-def filled(tmp_path):
-    return shutil.copytree(PACKAGE, tmp_path / "nanogpt")
-
-
-def test_the_committed_package_has_no_differences(filled):
-    assert differences(filled, contents(PACKAGE)) == []
+    command = [sys.executable, "-c", "import nanogpt.labs, course.paths; print('there'); import nanogpt.cli"]
+    env = os.environ | {"PYTHONPATH": str(clone)}
+    done = subprocess.run(command, cwd=clone, env=env, capture_output=True, text=True)
+    assert done.stdout == "there\n" and "No module named 'nanogpt.cli'" in done.stderr
 
 
 def test_the_second_half_begins_with_what_the_first_has_to_end_with(tmp_path):
@@ -86,8 +66,9 @@ def test_what_chapter_07_has_made_is_handed_over_once_when_it_ends(tmp_path, mon
     assert handed_over == [False, False, True] and os.listdir(second / "data") == ["built"]
 
 
-def test_each_kind_of_difference_names_the_file_and_its_notebook(filled):
+def test_each_kind_of_difference_names_the_file_and_its_notebook(tmp_path):
     """One that is not there, one in other bytes, and one that nobody exports."""
+    filled = shutil.copytree(PACKAGE, tmp_path / "nanogpt")
     gone, changed = (next(iter(claimed_modules(notebook_path(chapter)))) for chapter in ("16c", "02"))
     law.module_path(gone, filled).unlink()
     path = law.module_path(changed, filled)

@@ -15,12 +15,10 @@ from course.paths import ROOT
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 PINS = re.findall(r"^([\w.-]+)==(\S+)", CONSTRAINTS, re.MULTILINE)
 LOCK = (ROOT / "uv.lock").read_text(encoding="utf-8")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 PYTHONS = SpecifierSet(PROJECT["requires-python"])
 REMEDY = "`uv export` makes constraints.txt from uv.lock, as CONTRIBUTING.md says"
-
-
-# uv
 
 
 def test_the_lock_and_the_constraints_name_the_same_versions():
@@ -32,9 +30,8 @@ def test_the_lock_and_the_constraints_name_the_same_versions():
 def test_the_lock_knows_what_pyproject_asks_for():
     """As `uv lock --check` does: a requirement that was added or changed since is not in the lock."""
     course = next(p for p in tomllib.loads(LOCK)["package"] if p["name"] == PROJECT["name"])
-    asked = {(name(text), "") for text in PROJECT["dependencies"]}
-    for extra, texts in PROJECT["optional-dependencies"].items():
-        asked |= {(name(text), extra) for text in texts}
+    groups = {"": PROJECT["dependencies"]} | PROJECT["optional-dependencies"]
+    asked = {(name(text), extra) for extra, texts in groups.items() for text in texts}
     found = set()
     for entry in course["metadata"]["requires-dist"]:
         extra = re.search(r"extra == '(\w+)'", entry.get("marker", ""))
@@ -68,9 +65,6 @@ def test_the_lock_has_a_torch_for_every_laptop(python, system):
     assert any(tag.interpreter == python and re.fullmatch(system, tag.platform) for tag in tags)
 
 
-# conda
-
-
 def test_conda_installs_by_the_constraints():
     conda = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     python, _, pip = conda["dependencies"]
@@ -78,63 +72,35 @@ def test_conda_installs_by_the_constraints():
     assert python.removeprefix("python=") + ".0" in PYTHONS
     first, *named, last = pip["pip"]
     assert (first, last) == ("--constraint constraints.txt", "--editable .[course,dev]")
-    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    assert {"jupyterlab", "torch", "numpy"} <= {each.partition("==")[0] for each in named} and set(
-        named
-    ) <= set(pins)
+    assert {"jupyterlab", "torch", "numpy"} <= {each.partition("==")[0] for each in named}
+    assert set(named) <= set(CONSTRAINTS.splitlines())
 
 
-# Docker
-
-
-def dockerfile(text: str) -> list[tuple[str, str]]:
+def dockerfile() -> list[tuple[str, str]]:
     """Instructions and their arguments, with continued lines joined and comments left out."""
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    joined = "\n".join(lines).replace("\\\n", " ")
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    joined = "\n".join(line for line in lines if not line.lstrip().startswith("#")).replace("\\\n", " ")
     return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
-
-
-DOCKERFILE = dockerfile((ROOT / "Dockerfile").read_text(encoding="utf-8"))
-IGNORED = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
-
-
-COPIED = [
-    word
-    for instruction, arguments in DOCKERFILE
-    if instruction == "COPY"
-    for word in arguments.split()[:-1]
-    if not word.startswith("--")
-]
 
 
 def test_docker_installs_before_it_copies_the_chapters():
     """Else every edit of a chapter installs 2 GB again; and the set-up finds all that it reads."""
-    before = set(COPIED[: COPIED.index(".")])
-    assert {
-        "pyproject.toml",
-        "constraints.txt",
-        "README.md",
-        "LICENSE",
-        "course/machine/setup_env.py",
-    } == before
-    order = [" ".join(line) for line in DOCKERFILE]
-    setup = next(i for i, line in enumerate(order) if line.startswith("RUN") and "setup_env.py" in line)
-    assert setup < next(
-        i for i, line in enumerate(order) if line.startswith("COPY") and line.endswith(" . .")
-    )
-    folders = next(re.findall(r"mkdir --parents ([\w/ ]+)", line)[0] for line in order[setup:])
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    lines = dockerfile()
+    setup = next(i for i, (what, words) in enumerate(lines) if what == "RUN" and "setup_env.py" in words)
+    copies = [(i, words.split()) for i, (what, words) in enumerate(lines) if what == "COPY"]
+    before = {word for i, words in copies if i < setup for word in words[:-1] if not word.startswith("--")}
+    read = {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "course/machine/setup_env.py"}
+    assert before == read and any(i > setup and words[-2:] == [".", "."] for i, words in copies)
+    folders = next(re.findall(r"mkdir --parents ([\w/ ]+)", words)[0] for _, words in lines[setup:])
+    packages = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
     assert {p.removesuffix("*") for p in packages} == {*folders.split(), "course"}
 
 
 def test_docker_ignores_what_git_ignores():
-    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()}
+    git = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    docker = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     kept = {"*.pyc", "yours"}  # one lies in __pycache__, the other is the student's own
-    assert {line.removeprefix("**/") for line in IGNORED} >= ignored - kept
-
-
-# Binder
+    assert {line.removeprefix("**/") for line in docker} >= {line.strip("/") for line in git} - kept
 
 
 def test_binder_installs_the_pinned_versions_with_the_cpu_build_of_torch():
@@ -150,16 +116,12 @@ def test_binder_installs_the_pinned_versions_with_the_cpu_build_of_torch():
     assert python.removeprefix("python-") + ".0" in PYTHONS
 
 
-# The weekly run with the newest packages
-
-
 def test_the_weekly_run_is_unpinned_and_asks_for_few_rights():
     text = (ROOT / ".github/workflows/newest.yml").read_text(encoding="utf-8")
     workflow = yaml.safe_load(text)
     jobs = workflow["jobs"]
-    assert "schedule" in workflow[True] and not re.search(
-        r"(-c|--constraint) constraints", text
-    )  # YAML: on is true
+    assert "schedule" in workflow[True]  # YAML: on is true
+    assert not re.search(r"(-c|--constraint) constraints", text)
     assert workflow["permissions"] == {"contents": "read"} and "permissions" not in jobs["newest"]
     assert jobs["report"]["permissions"] == {"contents": "read", "issues": "write"}
     matrix = jobs["newest"]["strategy"]["matrix"]

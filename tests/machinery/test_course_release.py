@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -15,12 +14,9 @@ from course.exercises import hours
 from course.exercises.release import leaked, release, released, secret_lines
 from course.exercises.sets import SOLUTION, folders, load, read
 from course.exercises.table import TABLE, costs, page, wrong_ones
-from course.paths import CourseError
+from course.paths import ROOT, CourseError
 
-NAMES = [folder.name for folder in folders()]
-
-
-the = cache(load)
+README = ROOT / "exercises" / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -28,55 +24,40 @@ def small(tmp_path_factory):
     return small_set(tmp_path_factory.mktemp("sets"))
 
 
-@pytest.fixture(scope="module")
-def handed_out(tmp_path_factory):
-    """A function that releases a set, once, and gives its folder."""
-    to = tmp_path_factory.mktemp("released")
-
-    @cache
-    def released(name: str) -> Path:
-        release(the(name), to)
-        return to / name
-
-    return released
-
-
-def cells(path: Path) -> dict:
-    found = nbformat.read(path, as_version=4).cells
-    return {cell.metadata.nbgrader.grade_id: cell for cell in found if "nbgrader" in cell.metadata}
+@pytest.fixture(scope="module", params=[folder.name for folder in folders()])
+def handed_out(request, tmp_path_factory):
+    """Each set of the course, and the folder that students get."""
+    made, to = load(request.param), tmp_path_factory.mktemp("released")
+    release(made, to)
+    return made, to / made.name
 
 
 def stripped(*texts: str) -> set[str]:
     return {line.strip() for text in texts for line in text.splitlines()}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_that_decides_a_score_is_handed_out(handed_out, name):
+def test_nothing_that_decides_a_score_is_handed_out(handed_out):
     """Read anew from the files, by rules of this test's own."""
-    made = the(name)
-    files = [path for path in handed_out(name).rglob("*") if path.is_file()]
-    assert sorted(path.name for path in files) == sorted([f"{name}.ipynb", "AGENTS.md"])
-    sources = [cell.source for cell in nbformat.read(handed_out(name) / f"{name}.ipynb", as_version=4).cells]
+    made, folder = handed_out
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {str(path.relative_to(folder)) for path in files} == {f"{made.name}.ipynb", "AGENTS.md"}
+    sources = [cell.source for cell in nbformat.read(folder / f"{made.name}.ipynb", as_version=4).cells]
     given = [cell.source for cell in made.cells if cell.kind in ("given", "check", "show")]
     given = stripped(*given, *made.stubs.values())
-    secrets = stripped(
-        *(found["solution"] for cell in made.cells for found in SOLUTION.finditer(cell.source))
-    )
-    assert not {line for line in secrets - given if len(line) > 8} & stripped(*sources)
+    solutions = [found["solution"] for cell in made.cells for found in SOLUTION.finditer(cell.source)]
+    assert not {line for line in stripped(*solutions) - given if len(line) > 8} & stripped(*sources)
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert not [mark for mark in ("BEGIN SOLUTION", "INSTEAD", "END SOLUTION") if mark in text]
-    for check in made.checks:
-        told = check.name in text and len(check.name.split()) > 3
-        assert not check.hidden or not told, f"the hidden check {check.name!r} is handed out"
-    for wrong in made.wrong:
-        if wrong.code:
-            assert wrong.code.strip() not in text
+    hidden = [check.name for check in made.checks if check.hidden and len(check.name.split()) > 3]
+    wrong = [wrong.code.strip() for wrong in made.wrong if wrong.code]
+    assert not [secret for secret in hidden + wrong if secret in text]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_points_of_the_notebook_are_those_of_the_set(handed_out, name):
-    made = the(name)
-    marks = {id: cell.metadata.nbgrader for id, cell in cells(handed_out(name) / f"{name}.ipynb").items()}
+def test_points_of_the_notebook_are_those_of_the_set(handed_out):
+    made, folder = handed_out
+    cells = nbformat.read(folder / f"{made.name}.ipynb", as_version=4).cells
+    found = [cell.metadata.nbgrader for cell in cells if "nbgrader" in cell.metadata]
+    marks = {mark.grade_id: mark for mark in found}
     points = {id.removesuffix("-check"): mark.points for id, mark in marks.items() if mark.grade}
     assert points == {id: made.points(id) for id in made.tasks}
     for id in made.tasks:
@@ -104,38 +85,28 @@ def test_nothing_is_released_that_leaks(small, tmp_path, monkeypatch):
 
 
 def test_an_edited_notebook_is_kept_and_an_unedited_one_left_alone(small, tmp_path, capsys):
-    made = small
-    path = tmp_path / made.name / f"{made.name}.ipynb"
-    assert release(made, tmp_path)[0].endswith("written")
+    path = tmp_path / small.name / f"{small.name}.ipynb"
+    assert release(small, tmp_path)[0].endswith("written")
     untouched = path.read_bytes()
-    assert release(made, tmp_path)[0].endswith("is up to date")
+    assert release(small, tmp_path)[0].endswith("is up to date")
     nb = nbformat.read(path, as_version=4)
     nb.cells[2].outputs = [nbformat.v4.new_output("stream", text="run")]
     nbformat.write(nb, path)
-    release(made, tmp_path)
+    release(small, tmp_path)
     assert nbformat.read(path, as_version=4).cells[2].outputs, "outputs alone are no edit: the file stays"
     nb.cells[4].source = "mine = 1"
-    nbformat.write(nb, path)
-    edited = path.read_bytes()
-    release(made, tmp_path)
-    assert path.read_bytes() == untouched
-    (kept,) = path.parent.glob(f"yours/*/{path.name}")
-    assert kept.read_bytes() == edited and "keeps your" in capsys.readouterr().err
-    path.write_bytes(b"{ half a notebook")
-    release(made, tmp_path)
-    assert path.read_bytes() == untouched
-    assert b"{ half a notebook" in {kept.read_bytes() for kept in path.parent.glob(f"yours/*/{path.name}")}
-
-
-README = Path(__file__).parents[2] / "exercises" / "README.md"
+    edited = nbformat.writes(nb).encode()
+    for text in (edited, b"{ half a notebook"):
+        path.write_bytes(text)
+        release(small, tmp_path)
+        assert path.read_bytes() == untouched and "keeps your" in capsys.readouterr().err
+        assert text in {kept.read_bytes() for kept in path.parent.glob(f"yours/*/{path.name}")}
 
 
 def nbgrader(course: Path, *words: str) -> None:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
     command = [sys.executable, "-m", "nbgrader", *words]
-    done = subprocess.run(
-        command, cwd=course, capture_output=True, text=True, env=os.environ | {"PATH": path}
-    )
+    done = subprocess.run(command, cwd=course, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
 
 
@@ -188,9 +159,8 @@ def test_nbgrader_knows_the_release_and_runs_no_submission(small, tmp_path):
 
 
 def test_the_table_of_tasks_is_true():
-    assert TABLE.read_text(encoding="utf-8") == page([read(folder) for folder in folders()]), (
-        "run `course exercises list --write`"
-    )
+    made = page([read(folder) for folder in folders()])
+    assert TABLE.read_text(encoding="utf-8") == made, "run `course exercises list --write`"
 
 
 def test_what_a_syllabus_costs_is_summed_from_its_sets(small):

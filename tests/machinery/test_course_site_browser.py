@@ -7,19 +7,11 @@ from browser import chromium, needs_chromium, opened, shot
 from built_site import HTML, built, needs_sphinx, served
 
 pytestmark = [needs_sphinx, needs_chromium, pytest.mark.slow]
-LOOKED_AT = [
-    "index",
-    "search",
-    "notebooks/04_attention",
-    "notebooks/00_setup",
-    "exercises/04_attention",
-    "exercises/tasks",
-    "nanogpt/model",
-]
+LOOKED_AT = ["index", "search", "notebooks/04_attention", "notebooks/00_setup"]
+LOOKED_AT += ["exercises/04_attention", "exercises/tasks", "nanogpt/model"]
 PICTURE = "div.cell:has(+ .writer) .cell_output img"  # of chapter 08's widget
-needs_axe = pytest.mark.skipif(
-    find_spec("axe_playwright_python") is None, reason="pip install -e '.[site]' brings axe-core"
-)
+AXE = find_spec("axe_playwright_python")
+needs_axe = pytest.mark.skipif(AXE is None, reason="pip install -e '.[site]' brings axe-core")
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +124,7 @@ def test_the_first_model_writes_in_the_page_also_on_a_phone(base, window, name, 
         page.wait_for_function("document.querySelector('.written span')?.textContent.length > 30")
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         shot(page, f"site-writer-{name}-{theme}")
-        if find_spec("axe_playwright_python"):
+        if AXE:
             writer.get_by_role("button").click()  # Stop
             assert not wrong_for_a_reader(page, ".writer")
 

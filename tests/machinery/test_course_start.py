@@ -5,12 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from house import ROOT, House
+from house import House
 
-from course.paths import modules
-from course.testing.law import ONLY_THE_CLONE
+from course.paths import modules, source_chapters
+from course.testing.law import student_clone
 
 FIVE = '''\
 # %% [markdown]
@@ -49,29 +50,27 @@ def pair(built_pair, tmp_path):
     return built_pair.copied(tmp_path / "pair")
 
 
-def full() -> OSError:
-    return OSError(errno.ENOSPC, "No space left on device")
-
-
 def there(house) -> list[str]:
     """The modules in the package, device.py aside, which no chapter of the small course makes."""
     return sorted(set(modules(house.path / "nanogpt")) - {"device"})
 
 
-def kept(house) -> list[str]:
-    return sorted(str(path.relative_to(house.path)) for path in house.path.glob("yours/*/*"))
+def kept(house) -> list[Path]:
+    return list(house.path.glob("yours/*/*"))
 
 
 def status(house) -> str:
-    done = subprocess.run(["git", "status", "--porcelain"], cwd=house.path, capture_output=True, text=True)
-    return done.stdout
+    return house.git("status", "--porcelain")
 
 
 def everything(house) -> dict[str, bytes]:
     """All files of package, notebooks and the top folder."""
-    folders = house.path.glob("*"), house.path.glob("nanogpt/*"), house.path.glob("notebooks/*")
-    found = {path for each in folders for path in each if path.is_file() and path.suffix != ".pyc"}
-    return {str(path.relative_to(house.path)): path.read_bytes() for path in found}
+    found = [path for pattern in ("*", "nanogpt/*", "notebooks/*") for path in house.path.glob(pattern)]
+    return {str(path): path.read_bytes() for path in found if path.is_file()}
+
+
+def full() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
 
 
 def hand_out_headings(house) -> None:
@@ -91,26 +90,14 @@ def test_an_empty_package_is_filled_by_checkpoints_and_is_the_committed_one(pair
     assert there(pair) == ["next", "tiny"] and status(pair) == ""
 
 
-def test_it_begins_anywhere_with_the_chapters_before(pair):
+def test_it_begins_anywhere_with_the_chapters_before_and_again_only_if_told_where(pair):
     said = pair.course("start", "--at", "5")
     assert there(pair) == ["tiny"] and "chapter 04 is in it" in said and "course run 05" in said
     assert "no chapter '06'" in pair.course("start", "--at", "06", code=2)
-
-
-def test_the_complete_package_comes_back(pair):
-    pair.course("start")
-    said = pair.course("package")
-    assert there(pair) == ["next", "tiny"] and "nanogpt/ is complete" in said and status(pair) == ""
-    assert not (pair.path / ".course-state.json").exists()
-    assert "the package is complete, as released" in pair.course("package"), "twice does nothing"
-
-
-def test_a_second_start_is_refused_with_the_ways_out(pair):
-    pair.course("start")
     said = pair.course("start", code=2)
-    assert "started already (no chapter is in it yet)" in said and "course package" in said
-    pair.course("start", "--at", "05")
-    assert there(pair) == ["tiny"], "but anew, from another chapter, it goes"
+    assert "started already (chapter 04 is in it)" in said and "course package" in said
+    pair.course("start", "--at", "04")
+    assert there(pair) == []
 
 
 def test_a_package_of_the_students_own_is_kept_beside(pair):
@@ -119,7 +106,7 @@ def test_a_package_of_the_students_own_is_kept_beside(pair):
     said = pair.course("start")
     assert there(pair) == []
     (own,) = kept(pair)
-    assert "keeps your nanogpt" in said and "3.0 * r**2" in (pair.path / own / "tiny.py").read_text()
+    assert "keeps your nanogpt" in said and "3.0 * r**2" in (own / "tiny.py").read_text()
     assert "nanogpt" not in status(pair).replace(" D nanogpt", ""), "git ignores it"
     pair.course("checkpoint", "04")
     pair.course("package")
@@ -127,17 +114,13 @@ def test_a_package_of_the_students_own_is_kept_beside(pair):
 
 
 @pytest.mark.parametrize("words", [["start"], ["start", "--at", "05"], ["start", "--blank"]])
-def test_an_edit_by_hand_is_kept(pair, words):
+def test_an_edit_by_hand_is_kept_and_a_file_of_the_students_own_stays(pair, words):
     pair.module.write_text(pair.module.read_text() + "MINE = 1\n", encoding="utf-8")
-    assert "keeps your nanogpt" in pair.course(*words)
-    (own,) = pair.path.glob("yours/*/nanogpt/tiny.py")
-    assert own.read_text(encoding="utf-8").endswith("MINE = 1\n")
-
-
-def test_a_file_of_the_students_own_stays_in_the_package(pair):
     (pair.path / "nanogpt/mine.py").write_text("x = 1\n")
-    pair.course("start")
-    assert there(pair) == ["mine"]
+    assert "keeps your nanogpt" in pair.course(*words)
+    (own,) = kept(pair)
+    assert (own / "tiny.py").read_text(encoding="utf-8").endswith("MINE = 1\n")
+    assert "mine" in there(pair)
 
 
 def test_without_git_what_the_chapters_do_not_make_is_kept(pair):
@@ -148,7 +131,7 @@ def test_without_git_what_the_chapters_do_not_make_is_kept(pair):
     pair.course("checkpoint", "04")
     pair.course("package")
     (own,) = kept(pair)
-    assert "3.0 * r**2" in (pair.path / own / "tiny.py").read_text()
+    assert "3.0 * r**2" in (own / "tiny.py").read_text()
 
 
 @pytest.mark.parametrize(
@@ -218,9 +201,9 @@ def test_restore_brings_back_only_what_is_built(pair):
     assert there(pair) == ["tiny"]
 
 
-def test_an_update_brings_no_module_that_is_still_to_be_built(pair, tmp_path, monkeypatch):
-    subprocess.run(["git", "clone", "-q", pair.path, tmp_path / "student"], check=True)
-    student = type(pair)(tmp_path / "student")
+def test_an_update_brings_no_module_that_is_still_to_be_built(pair, tmp_path):
+    pair.git("clone", "-q", ".", str(tmp_path / "student"))
+    student = House(tmp_path / "student")
     student.course("start", "--at", "05")
     (pair.path / "nanogpt/next.py").write_text("NEWER = 1\n")
     for path in (pair.source, pair.module):
@@ -240,39 +223,16 @@ def test_a_damaged_state_is_a_complete_clone(pair):
         assert "package: complete\n" in pair.course("progress")
 
 
-# The course itself
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    """The course's own package, sources and machinery, started."""
-    folder = tmp_path_factory.mktemp("begun") / "course"
-    folder.mkdir()
-    for name in ("course", "nanogpt", "notebooks"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "constraints.txt", ".gitignore"):
-        shutil.copy(ROOT / name, folder)
-    house = House(folder)
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "released"]):
-        house.git(*words)
-    house.course("start")
-    return house
-
-
-def test_the_machinery_does_without_the_package(begun, tmp_path):
-    """With not a module there, notebooks can import the course, and nothing of the doctor's is red for it."""
-    assert there(begun) == []
-    bare = begun.copied(tmp_path / "bare")
-    for path in bare.path.glob("nanogpt/**/[a-z]*.py"):
-        path.unlink()
-    (bare.path / "sitecustomize.py").write_text(ONLY_THE_CLONE)  # else this machine's nanogpt would answer
+def test_the_machinery_does_without_the_package(tmp_path):
+    """The course itself: with not a module there, notebooks can import it, and nothing of the doctor's is red for it."""
+    bare = House(student_clone(tmp_path / "course", source_chapters()))
+    bare.course("start")
+    assert there(bare) == []
     code = "import course.notebook, course.figures.widgets, course.torchrun, course.notebooks.run, course.machine.lab\n"
     code += "from course.notebooks.trust import trusted_environment\ntrusted_environment()"
-    environment = bare.environment()
-    subprocess.run([sys.executable, "-c", code], cwd=bare.path, env=environment, check=True)
-    doctor = subprocess.run(
-        bare.command("doctor"), cwd=bare.path, env=environment, capture_output=True, text=True
-    )
+    there_alone = {"cwd": bare.path, "env": bare.environment()}
+    subprocess.run([sys.executable, "-c", code], check=True, **there_alone)
+    doctor = subprocess.run(bare.command("doctor"), capture_output=True, text=True, **there_alone)
     assert doctor.returncode == 0, doctor.stdout
     assert "started; no chapter is in it yet" in doctor.stdout
     assert "nanogpt/device.py is not there yet; chapter 00 makes it: run its notebook" in doctor.stdout

@@ -15,54 +15,48 @@ import torch
 import torch.nn.functional as F
 
 from course.figures import nice_numbers
-from course.notebooks.source import notebook_from_text
-from course.paths import SOURCES
-from nanogpt.device import matmul_formats, pick_scale
+from course.files import read_cells
+from course.paths import notebook_path
 from nanogpt.labs.ladder.forecast import predict
 from nanogpt.labs.ladder.ladder import DEFAULTS
 from nanogpt.labs.ladder.ladder import MODELS as LADDERS
-from nanogpt.labs.ladder.rungs import RUNGS, obstacles, rungs_up_to
+from nanogpt.labs.ladder.rungs import RUNGS, rungs_up_to
 from nanogpt.labs.plan.footprint import OVERHEAD, Step, footprint
-from nanogpt.labs.roofline.clock import Roofline, best_precision
+from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.labs.roofline.memory import peak_memory
 from nanogpt.labs.roofline.sheets import PEAKS
 from nanogpt.model import GPT, MLP, SIZES, GPTConfig, attention_weights
-from nanogpt.precision import LossScaler, why_not
-from nanogpt.training import train_step
+from nanogpt.precision import why_not
 
-ROOM = (
-    14.7 * 1024 - OVERHEAD
-) * 2**20  # bytes that tensors may take: PyTorch is told 14.7 GiB of the 16 GB on the box
+# Bytes that tensors may take: PyTorch is told 14.7 GiB of the 16 GB on the box.
+ROOM = (14.7 * 1024 - OVERHEAD) * 2**20
 SHEET = PEAKS["T4"]
-ROOF = Roofline(
-    "cuda", {"float32": 1e12 * SHEET.float32, "float16": 1e12 * SHEET.half}, 1e9 * SHEET.bandwidth
-)
+FLOPS = {"float32": 1e12 * SHEET.float32, "float16": 1e12 * SHEET.half}
+ROOF = Roofline("cuda", FLOPS, 1e9 * SHEET.bandwidth)
 SESSION = 600  # seconds a chapter: a free session ends within hours, and 34 chapters want their share
-CPU, T4 = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
 
 
 def source(chapter: str) -> list[str]:
-    text = next(SOURCES.glob(f"{chapter}_*.py")).read_text(encoding="utf-8")
-    return [cell.source for cell in notebook_from_text(text).cells if cell.cell_type == "code"]
+    return [cell.source for cell in read_cells(notebook_path(chapter)).cells if cell.cell_type == "code"]
 
 
 def gpu_sizes(chapter: str) -> list:
     """What stands under "gpu" in the chapter's tables of sizes, in order."""
     names = {"GPTConfig": GPTConfig, "SIZES": SIZES, "small": None, "short": []}
     found = []
-    for cell in source(chapter):
-        if '"gpu":' in cell:
-            for node in ast.walk(tree := ast.parse(cell)):
-                if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("GPTConfig("):
-                    with contextlib.suppress(NameError):  # one that needs what other cells have
-                        value = ast.Expression(node.value)
-                        names[node.targets[0].id] = eval(compile(value, chapter, "eval"), names)
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Dict):
-                    keys = [getattr(key, "value", None) for key in node.keys]
-                    if "gpu" in keys:
-                        value = node.values[keys.index("gpu")]
-                        found.append(eval(compile(ast.Expression(value), chapter, "eval"), names))
+
+    def value_of(node: ast.expr):
+        return eval(compile(ast.Expression(node), chapter, "eval"), names)
+
+    for tree in (ast.parse(cell) for cell in source(chapter) if '"gpu":' in cell):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("GPTConfig("):
+                with contextlib.suppress(NameError):  # one that needs what other cells have
+                    names[node.targets[0].id] = value_of(node.value)
+        for table in (node for node in ast.walk(tree) if isinstance(node, ast.Dict)):
+            sizes = {getattr(key, "value", None): size for key, size in zip(table.keys, table.values)}
+            found += [value_of(sizes["gpu"])] if "gpu" in sizes else []
     return found
 
 
@@ -74,35 +68,11 @@ def seconds(config: GPTConfig, B: int, T: int, on: set[str]) -> float:
     return sum(predict(config, on, B, T, ROOF).values())
 
 
-@pytest.fixture
-def t4(monkeypatch):
-    """CUDA calls that a T4 would answer so."""
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "bf16-masters"])
+def test_what_a_t4_refuses_names_the_half_precision_that_it_has(monkeypatch, precision):
     monkeypatch.setattr(torch.version, "cuda", "12.8")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)  # so it says: by emulation
-    monkeypatch.delenv("NANOGPT_SCALE", raising=False)
-    return T4
-
-
-def test_a_t4_has_one_half_precision_and_every_refusal_names_it(t4):
-    assert pick_scale(t4) == "gpu" and best_precision(t4) == "fp16"
-    assert matmul_formats(t4) == ["float32", "float16"]
-    assert why_not("fp16", t4) is None and why_not("float32", t4) is None
-    for precision in ("tf32", "bf16", "bf16-masters"):
-        assert "8.0 (Ampere)" in why_not(precision, t4) and "use fp16" in why_not(precision, t4)
-    refused = obstacles(t4, ROOF)
-    assert {"TF32", "bf16", "bf16 weights", "kept memory"} <= set(refused) and "fp16" not in refused
-    assert all(reason and "\n" not in reason for reason in refused.values())
-
-
-def test_fp16_is_not_trained_without_a_scaler():
-    config = GPTConfig(block_size=8, vocab_size=16, n_layer=1, n_head=1, n_embd=8)
-    model = GPT(config, torch.Generator().manual_seed(0))
-    batch = torch.zeros(2, 1, 8, dtype=torch.long).unbind(0)
-    optimizer = torch.optim.AdamW(model.parameters())
-    with pytest.raises(ValueError, match="fp16 needs a scaler"):
-        train_step(model, optimizer, [batch], "fp16")
-    assert train_step(model, optimizer, [batch], "fp16", scaler=LossScaler()).isfinite()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert "use fp16" in why_not(precision, torch.device("cuda"))
 
 
 @pytest.mark.parametrize("chapter", ["07", *(f"{n:02}" for n in range(9, 15))])
@@ -139,9 +109,8 @@ def test_chapter_10_times_gpt2_with_and_without_autocast():
 
 def test_chapter_10bs_model_is_small():
     (steps,) = gpu_sizes("10b")
-    assert 8 * steps * 0.1 < SESSION, (
-        "eight runs, a tenth of a second for the hundreds of small kernels of a step"
-    )
+    step = 0.1  # seconds, for hundreds of small kernels
+    assert 8 * steps * step < SESSION, "eight runs"
 
 
 def test_chapter_11s_model_written_out_fits():
@@ -198,28 +167,15 @@ def test_a_size_that_is_too_large_would_be_found():
 
 def test_chapter_13_prints_the_kernels_of_a_gpu_and_the_operators_of_a_cpu(monkeypatch):
     a, b = torch.randn(4, 8), torch.randn(5, 8)
-    assert nice_numbers.kernel_names(lambda: a @ b.T, torch.device("cpu")) == ["aten::mm"]
+    assert nice_numbers.kernel_names(lambda: a @ b.T, CPU) == ["aten::mm"]
     gpu, cpu = nice_numbers.DeviceType.CUDA, nice_numbers.DeviceType.CPU
-    names = [
-        ("aten::mm", cpu),
-        ("cudaLaunchKernel", cpu),
-        ("Memset (Device)", gpu),
-        ("cutlass_75_align1", gpu),
-    ]
+    names = {"aten::mm": cpu, "cudaLaunchKernel": cpu, "Memset (Device)": gpu, "cutlass_75_align1": gpu}
+    events = [SimpleNamespace(name=name, device_type=kind) for name, kind in names.items()]
 
-    class Profile:
-        def __init__(self, activities):
-            assert activities == [nice_numbers.ProfilerActivity.CUDA]
+    def profile(activities):
+        assert activities == [nice_numbers.ProfilerActivity.CUDA]
+        return contextlib.nullcontext(SimpleNamespace(events=lambda: events))
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-        def events(self):
-            return [SimpleNamespace(name=name, device_type=kind) for name, kind in names]
-
-    monkeypatch.setattr(nice_numbers, "profile", Profile)
+    monkeypatch.setattr(nice_numbers, "profile", profile)
     monkeypatch.setattr(nice_numbers, "synchronize", lambda device: None)
     assert nice_numbers.kernel_names(lambda: None, torch.device("cuda")) == ["cutlass_75_align1"]

@@ -22,8 +22,6 @@ NEXT = '''\
 # %%
 #| default_exp next
 #| doc next: What follows.
-from pathlib import Path
-
 from course.notebook import checkpoint
 
 # %%
@@ -77,16 +75,14 @@ def small(built_course, tmp_path):
     return built_course.copied(tmp_path / "house")
 
 
+def environment(house) -> dict[str, str]:
+    """Without what this pytest would tell another."""
+    return {name: value for name, value in house.environment().items() if not name.startswith("PYTEST_")}
+
+
 def course_test(house) -> tuple[int, str]:
-    env = {name: value for name, value in house.environment().items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        house.command("test"),
-        cwd=house.path,
-        env=env,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-    )
+    pipes = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+    done = subprocess.run(house.command("test"), cwd=house.path, env=environment(house), **pipes)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -103,9 +99,8 @@ def test_everything_runs_once_and_the_last_lines_say_what_was_skipped(small):
 @pytest.mark.slow
 def test_what_a_notebook_exports_otherwise_than_it_is_committed_fails_as_does_a_test(small):
     small.edit("Counter(xs)", "Counter(xs + xs)")
-    (small.path / "tests/test_fails.py").write_text(
-        "def test_fails():\n    assert 1 == 2, 'one is not two'\n"
-    )
+    fails = "def test_fails():\n    assert 1 == 2, 'one is not two'\n"
+    (small.path / "tests/test_fails.py").write_text(fails)
     code, said = course_test(small)
     assert code == 1
     assert "nanogpt/tiny.py is not the committed one (04_tiny.ipynb)" in said and "one is not two" in said
@@ -119,19 +114,15 @@ def test_ctrl_c_ends_the_workers_and_their_kernels(small, number):
     nb = "import os, time; open('started', 'w').write(str(os.getpid())); time.sleep(600)"
     small.edit("print(round(area(2), 3))", nb)
     started = small.path / "build/student/first/notebooks/started"
-    env = {name: value for name, value in small.environment().items() if not name.startswith("PYTEST_")}
-    process = subprocess.Popen(
-        small.command("test"), cwd=small.path, env=env, stdout=subprocess.DEVNULL, start_new_session=True
-    )
+    apart = {"stdout": subprocess.DEVNULL, "start_new_session": True}
+    process = subprocess.Popen(small.command("test"), cwd=small.path, env=environment(small), **apart)
     deadline = time.monotonic() + 120
     while not (started.exists() and started.read_text()):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     kernel = int(started.read_text())
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # as a terminal does
-    else:
-        process.send_signal(number)
+    kill = os.killpg if number == signal.SIGINT else os.kill  # as a terminal does, which asks all
+    kill(process.pid, number)
     assert process.wait(60) != 0
     while time.monotonic() < deadline:
         try:
@@ -152,20 +143,18 @@ def test_with_words_it_is_one_pytest_in_place(monkeypatch, words, then):
     assert run.test(words) == 3 and seen == [then]
 
 
-def test_a_half_of_the_notebooks_with_its_comparison_is_one_unit_of_work_and_so_are_files_that_belong_together():
-    first, second = map(str, HALVES)
-    way = "tests/student_way.py::test_the_notebooks_have_made_the_package"
-    assert (
-        plugin.unit("build/student/first/notebooks/05_gpt.ipynb::Cell 3")
-        == first
-        == plugin.unit(f"{way}[first]")
-    )
-    assert plugin.unit("build/student/second/notebooks/20_x.ipynb::Cell 0") == second
-    assert plugin.unit("tests/labs/test_distributed_a.py::test_a") == "distributed"
-    assert (
-        plugin.unit("tests/core/test_ch00_device.py::TestA::test_a[first]")
-        == "tests/core/test_ch00_device.py"
-    )
+@pytest.mark.parametrize(
+    ("test", "unit"),
+    [
+        ("build/student/first/notebooks/05_gpt.ipynb::Cell 3", HALVES[0]),
+        ("tests/student_way.py::test_the_notebooks_have_made_the_package[first]", HALVES[0]),
+        ("build/student/second/notebooks/20_x.ipynb::Cell 0", HALVES[1]),
+        ("tests/labs/test_distributed_a.py::test_a", "distributed"),
+        ("tests/core/test_ch00_device.py::TestA::test_a[first]", "tests/core/test_ch00_device.py"),
+    ],
+)
+def test_half_of_the_notebooks_is_one_unit_of_work_and_so_are_files_that_belong_together(test, unit):
+    assert plugin.unit(test) == str(unit)
 
 
 def test_the_second_half_is_left_until_it_can_begin_and_comes_next_then(tmp_path, monkeypatch):

@@ -6,13 +6,15 @@ import torch
 from course.paths import BUILT, CourseError, notebook_path
 from course.torchrun import package_so_far, ranks_device, so_far, so_far_killed, told_by, torchrun
 
+EDITED = """#| export labs.parallel.buckets
+def my_rows(B: int, ranks: Ranks) -> dict:
+    return {"B": 17}
+"""
+
 
 def test_a_cell_that_was_edited_and_run_is_what_the_ranks_get():
-    edited = '#| export labs.parallel.buckets\ndef my_rows(B: int, ranks: Ranks) -> dict:\n    """Edited."""\n    return {"B": 17}\n'
-    broken = "#| export\n%time my_rows(1)\n"
-    folder = package_so_far(
-        "20", [edited.replace("17", "16"), broken, edited, "print('no cell of a module')"]
-    )
+    first, broken = EDITED.replace("17", "16"), "#| export\n%time my_rows(1)\n"
+    folder = package_so_far("20", [first, broken, EDITED, "print('no cell of a module')"])
     assert folder.is_relative_to(BUILT)
     text = (folder / "nanogpt/labs/parallel/buckets.py").read_text(encoding="utf-8")
     assert 'return {"B": 17}' in text and "16}" not in text, "not the cell that was run last"
@@ -26,9 +28,7 @@ def test_the_package_is_made_again_only_if_a_cell_has_changed():
     mark.touch()
     package_so_far("20", [])
     assert mark.exists(), "nothing has changed, and yet it was made again"
-    package_so_far(
-        "20", ["#| export labs.parallel.buckets\ndef my_rows(B: int, ranks: Ranks) -> dict:\n    return {}\n"]
-    )
+    package_so_far("20", [EDITED])
     assert not mark.exists(), "a cell has changed, and the package is the old one"
 
 
@@ -42,11 +42,8 @@ def test_ranks_are_on_gpus_where_each_has_one_unless_somebody_says_otherwise(mon
 
 def test_lines_of_two_ranks_that_were_written_into_one_are_two():
     said = "W1125 torchrun's own\nflight: rank 1 waitsflight: rank 0 waits\n\nwatch: rank 0 is in mean\nTraceback\n"
-    assert told_by("flight", said) == [
-        "flight: rank 0 waits",
-        "flight: rank 1 waits",
-        "watch: rank 0 is in mean",
-    ]
+    lines = ["flight: rank 0 waits", "flight: rank 1 waits", "watch: rank 0 is in mean"]
+    assert told_by("flight", said) == lines
 
 
 @pytest.mark.slow
@@ -63,9 +60,8 @@ def test_a_failure_that_was_meant_and_does_not_come_is_one_sentence():
 
 
 def test_a_command_of_the_chapter_so_far_says_why_it_failed():
-    with pytest.raises(
-        CourseError, match=r"sample ended with exit code 2(.|\n)*runs/is/nowhere is not there"
-    ):
+    says = r"sample ended with exit code 2(.|\n)*runs/is/nowhere is not there"
+    with pytest.raises(CourseError, match=says):
         so_far("19", "sample", "--checkpoint", "runs/is/nowhere")
 
 

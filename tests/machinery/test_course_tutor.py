@@ -11,9 +11,8 @@ from tutor import module_of, package_of_others, problems
 from course.package.tutor import NotRight, Raised, blanks_of, check, difference, leaves, same
 from course.paths import ROOT, TESTS, source_chapters
 
-WITH_BLANKS = [
-    chapter for chapter in source_chapters() if chapter not in ("11", "15b")
-]  # they export nothing
+NO_EXPORT = "11", "15b"
+WITH_BLANKS = [chapter for chapter in source_chapters() if chapter not in NO_EXPORT]
 
 
 @pytest.mark.parametrize("chapter", WITH_BLANKS)
@@ -34,34 +33,31 @@ def others(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["core", "labs"])
 def test_who_writes_each_blank_from_its_text_passes_every_chapter(others, part):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(others), str(ROOT)])}
     seen = "import nanogpt, sys; sys.exit(not nanogpt.__file__.startswith(sys.argv[1]))"
     assert subprocess.run([sys.executable, "-c", seen, str(others)], cwd=others, env=env).returncode == 0
-    done = subprocess.run(
-        [*command, str(TESTS / part)],
-        cwd=others,
-        env=env,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
+    pipes = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+    done = subprocess.run([*command, str(TESTS / part)], cwd=others, env=env, **pipes)
     assert done.returncode == 0, done.stdout[-6000:]
 
 
-def weights(**body) -> dict:
+MASK = "torch.ones(q.size(-2), q.size(-2), dtype=torch.bool, device=q.device).triu(1)"
+UNSCALED = f"return (q @ k.mT).masked_fill({MASK}, -math.inf).softmax(-1)"
+RIGHT = UNSCALED.replace("k.mT", "k.mT / k.size(-1) ** 0.5")
+
+
+def with_weights(body: str) -> dict:
     """Chapter 04's names, with a body for attention_weights."""
     namespace = module_of("04", "model")
-    exec(f"def attention_weights(q, k):\n    {body['of']}", namespace)
+    exec(f"def attention_weights(q, k):\n    {body}", namespace)
     return namespace
 
 
 def test_a_check_says_right_or_what_was_expected_and_what_came_with_the_tutor_s_sentence(capsys):
-    mask = "torch.ones(q.size(-2), q.size(-2), dtype=torch.bool, device=q.device).triu(1)"
-    right = f"return (q @ k.mT / k.size(-1) ** 0.5).masked_fill({mask}, -math.inf).softmax(-1)"
-    check("04", "attention_weights", weights(of=right))
+    check("04", "attention_weights", with_weights(RIGHT))
     assert capsys.readouterr().out == "attention_weights: right\n"
-    known = weights(of=right.replace(" / k.size(-1) ** 0.5", ""))
+    known = with_weights(UNSCALED)
     before = dict(known)
     with pytest.raises(NotRight) as told:
         check("04", "attention_weights", known)
@@ -69,14 +65,19 @@ def test_a_check_says_right_or_what_was_expected_and_what_came_with_the_tutor_s_
     assert message.startswith("attention_weights: ") and "should be [" in message and ", and is [" in message
     assert say == blanks_of("04")["attention_weights"].wrong[0]["say"]
     assert known == before, "the namespace is the student's"
-    with pytest.raises(NotRight, match="divide by √d"):  # with another mistake beside it
-        check("04", "attention_weights", weights(of=f"{right.replace(' / k.size(-1) ** 0.5', '')}.float()"))
-    with pytest.raises(NotRight, match=r"^attention_weights: it raises RuntimeError: .*$"):
-        check("04", "attention_weights", weights(of="return q @ k"))
-    with pytest.raises(NotImplementedError, match="your turn: attention_weights"):
-        check(
-            "04", "attention_weights", weights(of="raise NotImplementedError('your turn: attention_weights')")
-        )
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "says"),
+    [
+        (f"{UNSCALED}.float()", NotRight, "divide by √d"),  # with another mistake beside it
+        ("return q @ k", NotRight, r"^attention_weights: it raises RuntimeError: .*$"),
+        ("raise NotImplementedError('your turn: x')", NotImplementedError, "your turn: x"),
+    ],
+)
+def test_a_check_of_another_mistake_of_an_error_and_of_a_blank(body, error, says):
+    with pytest.raises(error, match=says):
+        check("04", "attention_weights", with_weights(body))
 
 
 @pytest.mark.parametrize(

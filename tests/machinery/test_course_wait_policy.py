@@ -13,30 +13,26 @@ from course.notebooks.source import notebook_from_text
 from course.paths import ROOT
 
 NAME = "OMP_WAIT_POLICY"
-TELL = f"import os; print(os.environ[{NAME!r}])"
+TELL = f"print(os.environ[{NAME!r}])"
+COLAB = f"""
+import os, runpy, sys
+set_up = runpy.run_path("course/colab.py")["set_up"]
+set_up.__globals__["find_commit"] = lambda *_: sys.exit({TELL})  # what comes first
+set_up("04_tiny", "")
+"""
 PROCESSES = {
-    "a command of the course": ["-c", f"import course.cli, sys; {TELL}; assert 'torch' not in sys.modules"],
-    "a program of the package": [
-        "-c",
-        f"import nanogpt.__main__, sys; {TELL}; assert 'torch' not in sys.modules",
-    ],
-    "a test": ["-c", f"import sys; sys.path.insert(0, 'tests'); import conftest; {TELL}"],
+    "a command of the course": f"import course.cli, os, sys; {TELL}; assert 'torch' not in sys.modules",
+    "a program of the package": f"import nanogpt.__main__, os, sys; {TELL}; assert 'torch' not in sys.modules",
+    "a test": f"import os, sys; sys.path.insert(0, 'tests'); import conftest; {TELL}",
+    "Colab": COLAB,
 }
 
 
-def environment(**more: str) -> dict[str, str]:
-    """This one, without the policy that conftest.py has set."""
-    return {name: value for name, value in os.environ.items() if name != NAME} | more
-
-
-def said(words: list[str], **more: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=ROOT,
-        env=environment(PYTHONPATH=str(ROOT), **more),
-        capture_output=True,
-        text=True,
-    )
+def said(code: str, **more: str) -> str:
+    """What a process prints without the policy that conftest.py has set."""
+    env = {name: value for name, value in os.environ.items() if name != NAME}
+    env |= {"PYTHONPATH": str(ROOT)} | more
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -60,11 +56,3 @@ def test_a_notebooks_first_cell_sets_it_before_anything_is_imported(monkeypatch)
 def test_a_sandbox_and_a_cluster_have_it_too():
     assert ENVIRONMENT[NAME] == "passive"
     assert f"export {NAME}=${{{NAME}:-passive}}" in (ROOT / "slurm/train.sbatch").read_text(encoding="utf-8")
-
-
-def test_colab_sets_it_before_its_packages_are_loaded():
-    script = f"import runpy, sys; set_up = runpy.run_path('course/colab.py')['set_up']\nset_up.__globals__['find_commit'] = lambda *_: sys.exit(os.environ[{NAME!r}])\nimport os\nset_up('04_tiny', '')"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=environment(), capture_output=True, text=True
-    )
-    assert done.stderr.strip() == "passive"

@@ -1,7 +1,10 @@
 """Any walk through the states of a clone: what is complete is complete, what is blank stays blank, what is the student's is kept."""
 
+from pathlib import Path
+
 import nbformat
 import pytest
+from house import House
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,12 +50,16 @@ def blanks(built_house, tmp_path_factory):
     return built_house.with_next(tmp_path_factory.mktemp("walks") / "house", BLANKS)
 
 
+def five_of(house) -> Path:
+    return house.path / "notebooks/05_next.ipynb"
+
+
 class Walk:
     """A student, who types commands and writes bodies of her own, each with a mark that no other text has."""
 
     def __init__(self, house):
         self.house, self.wrote, self.asked = house, 0, False
-        self.five = house.path / "notebooks/05_next.ipynb"
+        self.five = five_of(house)
 
     def command(self, *words: str) -> None:
         """A command; it may refuse, in a sentence, and nothing else."""
@@ -79,13 +86,15 @@ class Walk:
         state = self.house.path / ".course-state.json"
         package = {path.name: path.read_text() for path in (self.house.path / "nanogpt").glob("*.py")}
         assert not any("your turn" in text for text in package.values()), "no module is left to write"
+        if not state.exists() and not self.wrote:
+            assert not self.house.git("status", "--porcelain"), "complete means as it was committed"
+            assert not list(self.house.path.glob("yours/*/*")), "nothing was the student's"
         if not state.exists() and "+ 0" not in "".join(package.values()):
             changed = self.house.git("diff", "--name-only", "--", "nanogpt")
             assert not changed, "complete means as it was committed"
         if state.exists() and '"blank"' in state.read_text() and not self.asked:
-            assert not any(f"{body}\n" in self.text(self.five) for body in BODIES.values()), (
-                "our body, unasked"
-            )
+            ours = [body for body in BODIES.values() if f"{body}\n" in self.text(self.five)]
+            assert not ours, "our body, unasked"
         files = [self.five, *self.house.path.glob("yours/*/notebooks/*.ipynb")]
         texts = [self.text(path) for path in files]
         for number in range(1, self.wrote + 1):
@@ -104,61 +113,54 @@ STEPS = [
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(STEPS), min_size=2, max_size=7))
-def test_no_walk_breaks_the_package_spoils_a_blank_or_loses_what_is_the_students(
-    blanks, tmp_path_factory, steps
-):
-    house = blanks.copied(tmp_path_factory.mktemp("walk") / "house")
-    walk = Walk(house)
+def test_no_walk_breaks_the_package_spoils_a_blank_or_loses_what_is_hers(blanks, tmp_path_factory, steps):
+    walk = Walk(blanks.copied(tmp_path_factory.mktemp("walk") / "house"))
     walk.command("start", "--blank")
     for step in steps:
         walk.write(step[1]) if step[0] == "write" else walk.command(*step)
 
 
-def test_a_complete_package_does_not_read_notebooks_that_still_have_blanks(blanks, tmp_path):
-    house = blanks.copied(tmp_path / "house")
+@pytest.fixture
+def house(blanks, tmp_path):
+    return blanks.copied(tmp_path / "house")
+
+
+@pytest.fixture
+def student(house, tmp_path):
+    """A student's clone, handed out with blanks."""
+    house.git("clone", "-q", ".", str(tmp_path / "student"))
+    student = House(tmp_path / "student")
+    student.course("start", "--blank")
+    return student
+
+
+def test_a_complete_package_does_not_read_notebooks_that_still_have_blanks(house):
     walk = Walk(house)
     walk.command("start", "--blank")
     walk.write("twice")
     walk.command("package")
-    assert "your turn: ring" in walk.text(walk.five) and "# mine 1" in walk.text(walk.five), (
-        "something of hers is in it"
-    )
+    text = walk.text(walk.five)
+    assert "your turn: ring" in text and "# mine 1" in text, "something of hers is in it"
     walk.command("restore", "04", "--yes")
     walk.command("checkpoint", "04")
     assert "return area(r) - area(s)" in house.module.read_text()
 
 
-def test_the_complete_package_brings_untouched_notebooks_back(blanks, tmp_path):
-    house = blanks.copied(tmp_path / "house")
-    house.course("start", "--blank")
-    house.course("package")
-    assert house.git("status", "--porcelain") == "" and not list(house.path.glob("yours/*/*"))
-
-
-def test_what_a_notebook_printed_here_is_kept(blanks, tmp_path):
-    house = blanks.copied(tmp_path / "house")
+def test_what_a_notebook_printed_here_is_kept(house):
     nb = nbformat.read(house.notebook, as_version=4)
-    next(cell for cell in nb.cells if "print" in cell.source).outputs = [
-        nbformat.v4.new_output("stream", text="on my GPU")
-    ]
+    printing = next(cell for cell in nb.cells if "print" in cell.source)
+    printing.outputs = [nbformat.v4.new_output("stream", text="on my GPU")]
     nbformat.write(nb, house.notebook)
     house.course("start", "--blank")
     (kept,) = house.path.glob("yours/*/notebooks/04_tiny.ipynb")
     assert "on my GPU" in kept.read_text(encoding="utf-8")
 
 
-def test_a_package_to_be_written_plans_more_and_has_done_nothing(blanks, tmp_path):
-    house = blanks.copied(tmp_path / "house")
+def test_a_package_to_be_written_plans_more_and_has_done_nothing(house):
     assert "2 of 2 checkpoints have passed, 10 min of the 10 min" in house.course("progress")
     house.course("start", "--blank")
     assert "0 of 2 checkpoints have passed, 0 min of the 30 min" in house.course("progress")
     assert "chapter 05 leaves to you: twice, ring" in house.course("solution", "05")
-
-
-def cloned(house, path):
-    """A student's clone."""
-    house.git("clone", "-q", str(house.path), str(path))
-    return type(house)(path)
 
 
 def change_a_word(house) -> None:
@@ -171,58 +173,48 @@ def change_a_word(house) -> None:
 
 def write_ring(house) -> str:
     """A student writes a body; the notebook's text."""
-    five = house.path / "notebooks/05_next.ipynb"
     blank = 'raise NotImplementedError(\\"your turn: ring\\")'
-    five.write_text(five.read_text(encoding="utf-8").replace(blank, "return 3 * r"), encoding="utf-8")
-    return five.read_text(encoding="utf-8")
+    text = five_of(house).read_text(encoding="utf-8").replace(blank, "return 3 * r")
+    five_of(house).write_text(text, encoding="utf-8")
+    return text
 
 
-def test_an_update_hands_out_blanks(blanks, tmp_path):
-    house = blanks.copied(tmp_path / "house")
-    student = cloned(house, tmp_path / "student")
-    student.course("start", "--blank")
+def is_newer_with_its_blank(house) -> bool:
+    text = Walk(house).text(five_of(house))
+    return "Next one" in text and "your turn: ring" in text and BODIES["ring"] not in text
+
+
+def test_an_update_hands_out_blanks(house, student):
     change_a_word(house)
     said = student.course("update")
     assert "2 files are new or newer" in said and "handed out with blanks: 05" in said
-    text = Walk(student).text(student.path / "notebooks/05_next.ipynb")
-    assert "Next one" in text and "your turn: ring" in text and BODIES["ring"] not in text
+    assert is_newer_with_its_blank(student)
     assert not list(student.path.glob("yours/*/*")), "nothing was written into it"
 
 
-def test_with_blanks_restore_brings_the_blank_back_and_shows_no_body(blanks, tmp_path):
-    house = blanks.copied(tmp_path / "house")
-    house.course("start", "--blank")
-    five = house.path / "notebooks/05_next.ipynb"
-    handed_out = five.read_bytes()
-    hers = write_ring(house)
-    said = house.course("restore", "05", "--yes")
-    assert five.read_bytes() == handed_out and not any(body in said for body in BODIES.values())
-    (kept,) = house.path.glob("yours/*/notebooks/05_next.ipynb")
+def test_with_blanks_restore_brings_the_blank_back_and_shows_no_body(student):
+    handed_out, hers = five_of(student).read_bytes(), write_ring(student)
+    said = student.course("restore", "05", "--yes")
+    assert five_of(student).read_bytes() == handed_out and not any(body in said for body in BODIES.values())
+    (kept,) = student.path.glob("yours/*/notebooks/05_next.ipynb")
     assert kept.read_text(encoding="utf-8") == hers
 
 
-def test_an_update_leaves_what_she_has_written_and_the_package_that_has_grown(blanks, tmp_path):
-    house = blanks.copied(tmp_path / "house")
-    student = cloned(house, tmp_path / "student")
+def test_an_update_leaves_what_she_has_written_and_the_package_that_has_grown(house, student):
     student.course("start", "--blank", "--at", "05")
-    five, tiny = student.path / "notebooks/05_next.ipynb", student.module.read_bytes()
-    hers = write_ring(student)
-    (house.path / "nanogpt/tiny.py").write_text("NEWER = 1\n")
+    tiny, hers = student.module.read_bytes(), write_ring(student)
+    house.module.write_text("NEWER = 1\n")
     (house.path / "05_tasks.ipynb").write_text("{}")  # handed out to the class since, of the same chapter
     house.git("add", "05_tasks.ipynb")
     change_a_word(house)
     said = student.course("update")
     assert "as you wrote them: 05; `course restore 05`" in said
-    assert five.read_text(encoding="utf-8") == hers and student.module.read_bytes() == tiny
+    assert five_of(student).read_text(encoding="utf-8") == hers and student.module.read_bytes() == tiny
     student.course("restore", "05", "--yes")
-    text = five.read_text(encoding="utf-8")
-    assert "Next one" in text and "your turn: ring" in text and BODIES["ring"] not in text
+    assert is_newer_with_its_blank(student)
 
 
-def test_an_update_that_git_refuses_loses_nothing_and_brings_no_body(blanks, tmp_path):
-    house = blanks.copied(tmp_path / "house")
-    student = cloned(house, tmp_path / "student")
-    student.course("start", "--blank")
+def test_an_update_that_git_refuses_loses_nothing_and_brings_no_body(house, student):
     hers = write_ring(student)
     for place, text in ((house, "ours"), (student, "hers")):
         (place.path / "notes.txt").write_text(text)
@@ -230,14 +222,13 @@ def test_an_update_that_git_refuses_loses_nothing_and_brings_no_body(blanks, tmp
     house.module.write_text("NEWER = 1\n")
     change_a_word(house)
     assert "git cannot go forward" in student.course("update", code=2)
-    assert (student.path / "notebooks/05_next.ipynb").read_text(encoding="utf-8") == hers
+    assert five_of(student).read_text(encoding="utf-8") == hers
     assert not student.module.exists() and (student.path / "notes.txt").read_text() == "hers"
 
 
-def test_in_a_complete_package_restore_takes_no_body_from_another_notebook(blanks, tmp_path):
-    house = blanks.copied(tmp_path / "house")
+def test_in_a_complete_package_restore_takes_no_body_from_another_notebook(house):
     house.edit("math.pi*r**2", "3.0*r**2")  # in chapter 04, never checkpointed
-    five, module = house.path / "notebooks/05_next.ipynb", house.module.read_bytes()
-    five.write_text("{")
+    module = house.module.read_bytes()
+    five_of(house).write_text("{")
     house.course("restore", "05", "--yes")
     assert house.module.read_bytes() == module and house.git("status", "--porcelain", "nanogpt") == ""

@@ -11,9 +11,9 @@ import pytest
 
 from course.figures import widgets
 from course.figures.widgets import LABEL, axes, explorer
-from course.files import read_notebook
+from course.files import read_cells, read_notebook
 from course.notebooks.build import WIDGET
-from course.paths import NOTEBOOKS, ROOT, SOURCES, number_of, numbered
+from course.paths import ROOT, SOURCES, chapters, notebook_path
 
 ipywidgets = pytest.importorskip("ipywidgets")
 
@@ -41,6 +41,7 @@ def alternative(said: str) -> str:
 
 def test_picture_and_words_follow_the_knob_that_is_described_by_its_name():
     box = explorer(bars, its_height=(1, 1, 5))
+    assert not plt.get_fignums(), "a cell that ends shows and closes pyplot's figures, also one half drawn"
     (knob,), first = knobs_of(box), picture(box)
     assert knob.description == "its height" and first.startswith(b"\x89PNG")
     assert alternative(shown(box)) == "b is 1 high &amp; a is 1"
@@ -94,21 +95,14 @@ def test_without_a_kernel_the_first_picture_stands_in_the_place_of_the_widget():
     assert metadata["image/png"]["alt"] == data["text/plain"] == "b is 2 high & a is 1"
 
 
-def test_a_cell_that_ends_does_not_disturb_a_drawing():
-    """The inline backend then shows and closes all figures that pyplot knows, also one half drawn by another thread."""
-    explorer(bars, its_height=(1, 1, 5))
-    assert not plt.get_fignums()
-
-
-def widget_cells(path) -> list[int]:
+def widget_cells(cells) -> list[int]:
     """Where in a notebook cells make a widget."""
-    cells = read_notebook(path).cells
     return [i for i, cell in enumerate(cells) if cell.cell_type == "code" and CALLED.search(cell.source)]
 
 
 def test_every_chapters_widget_is_on_the_list_and_made_by_the_one_function():
-    with_widgets = {number_of(path) for path in numbered(NOTEBOOKS, ".ipynb") if widget_cells(path)}
-    assert with_widgets == set(WIDGETS)
+    every = {chapter: read_cells(notebook_path(chapter)).cells for chapter in chapters()}
+    assert {chapter for chapter, cells in every.items() if widget_cells(cells)} == set(WIDGETS)
     files = [*(ROOT / "course").rglob("*.py"), *SOURCES.glob("*.py")]
     makers = [path.name for path in files if "import ipywidgets" in path.read_text(encoding="utf-8")]
     assert makers == ["widgets.py"]
@@ -117,17 +111,15 @@ def test_every_chapters_widget_is_on_the_list_and_made_by_the_one_function():
 @pytest.mark.parametrize("chapter", WIDGETS)
 def test_a_widget_asks_first_and_stands_still_on_paper(chapter):
     """On GitHub and in print a widget's cell shows its first picture, or its text; before it, the student predicts."""
-    (path,) = [path for path in numbered(NOTEBOOKS, ".ipynb") if number_of(path) == chapter]
-    cells, places = read_notebook(path).cells, widget_cells(path)
-    for i in places:
+    cells = read_notebook(notebook_path(chapter)).cells
+    for i in widget_cells(cells):
         prose = next(cell.source for cell in reversed(cells[:i]) if cell.cell_type == "markdown")
         assert "*Predict" in prose, "what does the student expect?"
         (output,) = cells[i].outputs
         assert WIDGET not in output.data
-        if "text/html" in output.data:
-            continue
-        alt = output.metadata["image/png"]["alt"]
-        assert len(output.data["image/png"]) * 3 / 4 < 60_000 and len(alt.split()) >= 5
+        if "text/html" not in output.data:
+            assert len(output.data["image/png"]) * 3 / 4 < 60_000
+            assert len(output.metadata["image/png"]["alt"].split()) >= 5
 
 
 @cache

@@ -88,16 +88,10 @@ def test_the_page_begins_as_chapter_08_s_widget_does(question):
 @needs_chromium
 def test_the_tokenizer_gives_the_same_ids(stored, page):
     tokenizer, _ = stored
-    ours = page.evaluate(
-        "async texts => { const { tokenizer } = await writer.load(); return texts.map(t => tokenizer.encode(t)); }",
-        TEXTS,
-    )
+    each = "async all => {{ const {{ tokenizer }} = await writer.load(); return all.map(x => tokenizer.{}(x)); }}"
+    ours = page.evaluate(each.format("encode"), TEXTS)
     assert ours == [tokenizer.encode(text) for text in TEXTS]
-    back = page.evaluate(
-        "async texts => { const { tokenizer } = await writer.load(); return texts.map(i => tokenizer.decode(i)); }",
-        ours,
-    )
-    assert back == TEXTS
+    assert page.evaluate(each.format("decode"), ours) == TEXTS
 
 
 @needs_chromium
@@ -114,10 +108,9 @@ def test_the_model_gives_the_same_logits_whatever_its_cache_holds(stored, page):
 @needs_chromium
 @pytest.mark.parametrize("knobs", [(0.8, 8, 0.95), (0, 50, 1), (1, 1, 1), (3, 50, 0.5), (0.1, 50, 0.05)])
 def test_the_knobs_do_what_chapter_08_s_do(stored, page, question, knobs):
-    temperature, top_k, top_p = knobs
     tokenizer, model = stored
     raw = logits(model, [tokenizer.eot, *tokenizer.encode(question)])
-    options = {"temperature": temperature, "topK": top_k, "topP": top_p}
+    options = dict(zip(("temperature", "topK", "topP"), knobs))
     ours = page.evaluate("([raw, options]) => writer.tokenProbs(raw, options)", [raw[0].tolist(), options])
     assert torch.allclose(torch.tensor([ours]) * 1.0, token_probs(raw, *knobs), atol=1e-6)
 
