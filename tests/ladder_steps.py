@@ -1,16 +1,14 @@
-"""Chapters 14b: ladders whose steps take no time."""
+"""Chapter 14b: ladders whose steps take no time."""
+
+import torch
+
+from nanogpt.labs.ladder import climb, ladder
+from nanogpt.labs.ladder.rungs import obstacles
+from nanogpt.labs.roofline.clock import Roofline
 
 ROOF = {"device": "cpu", "flops": {"float32": 1e11, "bfloat16": 4e11}, "bandwidth": 2e10}
 MACHINE = {"device": "a CPU", "versions": {}, "date": "2026-11-23", "load": 0.0, "roofline": ROOF}
 MACHINE |= {"fault_s": 1e-6, "start_s": 5e-6, "peak_flops": 4e11, "peak_source": "measured matrix product"}
-
-
-def as_always(name, B, n) -> dict:
-    return {}
-
-
-def unchanged(n) -> float:
-    return 1.0
 
 
 def pretend(monkeypatch, answer, limits) -> list[str]:
@@ -18,8 +16,6 @@ def pretend(monkeypatch, answer, limits) -> list[str]:
 
     answer(name, B, n) changes what a rung tells; its "seconds" is a step's, n counts the steps of all rungs.
     """
-    from nanogpt.labs.ladder import climb
-
     calls = []
 
     def begin(name, config, B, T, device, skipped):
@@ -40,30 +36,19 @@ def pretend(monkeypatch, answer, limits) -> list[str]:
     return calls
 
 
-def measured(monkeypatch, answer=as_always, limits=unchanged):
+def measured(monkeypatch, answer=lambda name, B, n: {}, limits=lambda n: 1.0):
     """The rungs, why others are skipped, what was said, and the rungs as they took steps."""
-    import torch
-
-    from nanogpt.labs.ladder.climb import measure_rungs
-    from nanogpt.labs.ladder.ladder import MODELS
-    from nanogpt.labs.ladder.rungs import obstacles
-    from nanogpt.labs.roofline.clock import Roofline
-
     said, device, calls = [], torch.device("cpu"), pretend(monkeypatch, answer, limits)
     skipped = obstacles(device, Roofline(**ROOF)) | {"kept memory": "not here"}
-    machine = MACHINE | {"reached": ROOF}
-    rungs = measure_rungs(machine, MODELS["small"], 1, 64, device, skipped, 1.0, said.append)
+    machine, config = MACHINE | {"reached": ROOF}, ladder.MODELS["small"]
+    rungs = climb.measure_rungs(machine, config, 1, 64, device, skipped, 1.0, said.append)
     return rungs, skipped, "\n".join(said), calls
 
 
-def climbed(monkeypatch, answer=as_always, size="small", B=1, skip=(), limits=unchanged):
+def climbed(monkeypatch, answer=lambda name, B, n: {}, B=1, skip=(), limits=lambda n: 1.0):
     """The command's result, what was said, and the rungs as they took steps."""
-    from nanogpt.labs.ladder import ladder
-    from nanogpt.labs.ladder.rungs import obstacles
-    from nanogpt.labs.roofline.clock import Roofline
-
     monkeypatch.setattr(ladder, "measure_machine", lambda device: MACHINE)
     monkeypatch.setattr(ladder, "reached_roofline", lambda *args: Roofline(**ROOF))
     monkeypatch.setattr(ladder, "obstacles", lambda *args: obstacles(*args) | {"kept memory": "not here"})
     said, calls = [], pretend(monkeypatch, answer, limits)
-    return ladder.climb(size, B, 64, "cpu", skip, 1.0, said.append), "\n".join(said), calls
+    return ladder.climb("small", B, 64, "cpu", skip, 1.0, said.append), "\n".join(said), calls

@@ -125,15 +125,13 @@ def test_second_derivatives_are_refused():
         dq.sum().backward()
 
 
-@pytest.mark.parametrize("shapes", [[(2, 5, 4), (2, 6, 4), (2, 6, 4)], [(5,)] * 3, [(0, 4)] * 3])
-def test_shapes_that_do_not_fit_are_refused(shapes):
-    with pytest.raises(ValueError):
-        flash_attention(*(torch.zeros(shape) for shape in shapes))
-
-
-def test_a_block_without_rows_is_refused():
-    with pytest.raises(ValueError, match="block=0"):
-        flash_attention(*qkv(5, 3), block=0)
+@pytest.mark.parametrize(
+    ("shapes", "block"),
+    [([(2, 5, 4), (2, 6, 4), (2, 6, 4)], 128), ([(5,)] * 3, 128), ([(0, 4)] * 3, 128), ([(5, 3)] * 3, 0)],
+)
+def test_shapes_that_do_not_fit_and_a_block_without_rows_are_refused(shapes, block):
+    with pytest.raises(ValueError, match="shapes" if block else "block=0"):
+        flash_attention(*(torch.zeros(shape) for shape in shapes), block)
 
 
 @pytest.mark.gpu

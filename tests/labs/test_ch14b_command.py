@@ -137,6 +137,3 @@ def test_recorded_ladders_are_what_the_command_writes():
         assert all(rung["agrees"] for rung in result["rungs"])
         assert platform.node() not in path.read_text() or not platform.node()
         staircase(result)
-
-
-# On a GPU

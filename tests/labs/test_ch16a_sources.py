@@ -15,25 +15,10 @@ from hypothesis import strategies as st
 from texts import KINDS, TEXT, documents_of, spans_of, write_csv, write_jsonl, write_source
 from wording import in_our_words
 
+from nanogpt.labs.corpora import sources
 from nanogpt.labs.corpora.cuts import seek_cut
-from nanogpt.labs.corpora.sources import (
-    Span,
-    blocks_in,
-    cut_files,
-    find_files,
-    first_cut,
-    hash_of,
-    print_remarks,
-)
 from nanogpt.labs.corpora.splits import split_of
-from nanogpt.labs.corpora.stories import stories
-from nanogpt.tokenizer import GPT2_PATTERN, BPETokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> BPETokenizer:
-    return BPETokenizer.train((story.text for story in stories(300)), 400)
-
+from nanogpt.tokenizer import GPT2_PATTERN
 
 # Cutting a long text
 
@@ -45,7 +30,7 @@ def tokenizer() -> BPETokenizer:
 @settings(max_examples=120, deadline=None)
 def test_the_pattern_cuts_the_parts_as_it_cuts_the_whole(text):
     rest, pieces = text.encode(), []
-    while cut := first_cut("text", rest):
+    while cut := sources.first_cut("text", rest):
         pieces += regex.findall(GPT2_PATTERN, rest[:cut].decode())
         rest = rest[cut:]
     assert pieces + regex.findall(GPT2_PATTERN, rest.decode()) == regex.findall(GPT2_PATTERN, text)
@@ -58,7 +43,7 @@ def test_a_text_read_in_chunks_and_blocks_has_the_ids_of_the_whole(
 ):
     path = tmp_path_factory.mktemp("text") / "text.txt"
     path.write_bytes(text.encode())
-    blocks = [found for span in spans_of([path], chunk) for found in blocks_in(span, block)]
+    blocks = [found for span in spans_of([path], chunk) for found in sources.blocks_in(span, block)]
     assert [begins for begins, _ in blocks] == [n == 0 for n in range(len(blocks))]
     parts = [part for _, texts in blocks for part in texts]
     assert "".join(parts) == text
@@ -69,7 +54,7 @@ def test_a_text_read_in_chunks_and_blocks_has_the_ids_of_the_whole(
 @settings(max_examples=100, deadline=None)
 def test_the_same_holds_for_tiktoken(gpt2_vocab, text):
     encoding, raw, at = tiktoken.get_encoding("gpt2"), text.encode(), 0
-    while at := first_cut("text", raw, at + 1):
+    while at := sources.first_cut("text", raw, at + 1):
         ids = encoding.encode_ordinary(raw[:at].decode()) + encoding.encode_ordinary(raw[at:].decode())
         assert ids == encoding.encode_ordinary(text)
 
@@ -83,7 +68,7 @@ def test_what_python_calls_visible_is_visible_to_the_pattern():
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_and_blocks_of_any_size_hold_the_same_documents(tmp_path, kind):
     path = write_source(tmp_path, kind.replace("paragraphs", "txt"))
-    files, paragraphs = find_files(path), kind == "paragraphs"
+    files, paragraphs = sources.find_files(path), kind == "paragraphs"
     whole = documents_of(files, 10**9, 10**9, paragraphs)
     assert len(whole) == {"txt": 1, "parquet": 600}.get(kind, 40)
     for chunk, block in ((1, 10**6), (700, 100), (3000, 1000), (10**6, 500)):
@@ -136,7 +121,7 @@ def test_many_small_files_share_a_chunk(tmp_path):
     files = [tmp_path / f"{i:03}.txt" for i in range(100)]
     for path in files:
         path.write_text("ten bytes!")
-    sizes = [len(spans) for spans in cut_files(files, 95)]
+    sizes = [len(spans) for spans in sources.cut_files(files, 95)]
     assert sizes == [10] * 10
 
 
@@ -159,23 +144,22 @@ def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refusing)
     with pytest.raises(PermissionError, match="closed"):
-        find_files(tmp_path)
+        sources.find_files(tmp_path)
 
 
 def test_a_folder_is_read_as_a_reader_expects(tmp_path, monkeypatch):
-    for name in ("a.TXT", "b.Jsonl", "x.parquet/part-0.txt", "c.md", ".hidden.txt", "._c.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("text")
-    for name in (".ipynb_checkpoints/a.txt", "data/built/b.txt", "data/c.txt", "built/d.txt"):
+    names = ["a.TXT", "b.Jsonl", "x.parquet/part-0.txt", "c.md", ".hidden.txt", "._c.txt"]
+    names += [".ipynb_checkpoints/a.txt", "data/built/b.txt", "data/c.txt", "built/d.txt"]
+    for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("text")
     found = ["a.TXT", "b.Jsonl", "built/d.txt", "data/c.txt", "x.parquet/part-0.txt"]
-    assert [path.relative_to(tmp_path).as_posix() for path in find_files(tmp_path)] == found
+    assert [path.relative_to(tmp_path).as_posix() for path in sources.find_files(tmp_path)] == found
     monkeypatch.chdir(tmp_path / "data")
-    assert [path.as_posix() for path in find_files(Path("."))] == ["c.txt"]
-    above = find_files(Path(".."))
+    assert [path.as_posix() for path in sources.find_files(Path("."))] == ["c.txt"]
+    above = sources.find_files(Path(".."))
     assert Path("../data/c.txt") in above and Path("../data/built/b.txt") not in above
-    assert [path.name for path in find_files(Path("built"))] == ["b.txt"], "asked for by name"
+    assert [path.name for path in sources.find_files(Path("built"))] == ["b.txt"], "asked for by name"
 
 
 @pytest.mark.parametrize(
@@ -251,17 +235,17 @@ def test_what_is_left_out_of_a_folder_is_named(tmp_path, capsys):
     (corpus / ".hidden").write_text("x")
     (corpus / "linked").symlink_to(elsewhere)
     (corpus / "b.txt").symlink_to(tmp_path / "gone")
-    print_remarks(corpus)
+    sources.print_remarks(corpus)
     lines = capsys.readouterr().err.splitlines()
     said = {line.partition(": ")[0].rpartition("/")[2] for line in lines}
     assert said == {"README.txt", "part.json", "linked", "b.txt"}
-    assert [*find_files(corpus)] == [corpus / "README.txt"]
+    assert [*sources.find_files(corpus)] == [corpus / "README.txt"]
 
 
 def refusal(source: Path) -> str:
     """What is said of a source that cannot be read: one line."""
     with pytest.raises((ValueError, OSError)) as error:
-        documents_of(find_files(source), 1 << 20, 1 << 20)
+        documents_of(sources.find_files(source), 1 << 20, 1 << 20)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -286,11 +270,12 @@ def test_the_column_that_was_named_holds_the_documents(tmp_path, kind):
         pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         pq.write_table(pa.table({"text": ["no", "no"], "content": texts}), path)
     for column, expected in (("content", texts), ("text", ["no", "no"])):
-        spans = [span for chunk in cut_files([path], 1, column=column) for span in chunk]
-        assert [text for span in spans for _, found in blocks_in(span, 99) for text in found] == expected
+        spans = [span for chunk in sources.cut_files([path], 1, column=column) for span in chunk]
+        blocks = [block for span in spans for _, block in sources.blocks_in(span, 99)]
+        assert [text for block in blocks for text in block] == expected
     with pytest.raises(ValueError, match="body"):
         for span in spans:
-            list(blocks_in(replace(span, column="body"), 99))
+            list(sources.blocks_in(replace(span, column="body"), 99))
 
 
 # Chunks
@@ -301,25 +286,25 @@ def test_a_text_goes_to_the_split_that_the_hash_of_the_whole_file_says(tmp_path)
         (tmp_path / f"{i}.txt").write_text(f"{i} " * 500 + "end")
     files = sorted(tmp_path.iterdir())
     said = {path: split_of(hashlib.sha256(path.read_bytes()).digest(), 0.3, 0.3) for path in files}
-    spans = [span for chunk in cut_files(files, 700, val=0.3, test=0.3) for span in chunk]
+    spans = [span for chunk in sources.cut_files(files, 700, val=0.3, test=0.3) for span in chunk]
     assert len(spans) > len(files) and all(span.split == said[span.path] for span in spans)
-    alone = cut_files(files[:1], 700, val=0.9, test=0.05)
+    alone = sources.cut_files(files[:1], 700, val=0.9, test=0.05)
     assert {spans[0].split for spans in alone} == {"train"}
 
 
 @pytest.mark.parametrize(("i", "end"), [(0, "first"), (1, "last"), (7, "first")])
 def test_the_hash_of_a_chunk_is_that_of_its_bytes_and_no_others(tmp_path, i, end):
     path = write_source(tmp_path, "jsonl")
-    chunks = list(cut_files([path], 700))
-    before, [span] = [hash_of(spans) for spans in chunks], chunks[i]
+    chunks = list(sources.cut_files([path], 700))
+    before, [span] = [sources.hash_of(spans) for spans in chunks], chunks[i]
     raw = bytearray(path.read_bytes())
     raw[span.start if end == "first" else span.stop - 2] ^= 1  # a brace; the last byte is a line break
     path.write_bytes(raw)
-    after = [hash_of(spans) for spans in cut_files([path], 700)]
+    after = [sources.hash_of(spans) for spans in sources.cut_files([path], 700)]
     assert [n for n, (was, now) in enumerate(zip(before, after, strict=True)) if was != now] == [i]
 
 
 def test_the_hash_of_a_chunk_tells_kind_and_split(tmp_path):
-    span = Span(write_source(tmp_path, "txt"), "text", 0, 100, "train")
+    span = sources.Span(write_source(tmp_path, "txt"), "text", 0, 100, "train")
     others = span, replace(span, split="val"), replace(span, kind="paragraphs")
-    assert len({hash_of([other]) for other in others}) == 3
+    assert len({sources.hash_of([other]) for other in others}) == 3

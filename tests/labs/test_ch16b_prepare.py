@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import multiprocessing
 import os
 import queue
@@ -21,13 +20,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiktoken
-from texts import files_in, story_tokenizer, tokens_so_far, write_csv, write_jsonl, write_source
+from texts import files_in, tokens_so_far, write_csv, write_jsonl, write_source
 
-import nanogpt.labs.corpora.prepare
 from nanogpt.files import alone_in
 from nanogpt.labs.corpora.chunks import CHUNKS, make_chunk, merge_split, shards_in
-from nanogpt.labs.corpora.encode import load_tokenizer
-from nanogpt.labs.corpora.prepare import in_processes, prepare, start_worker
+from nanogpt.labs.corpora.prepare import encode_spans, in_processes, prepare, start_worker
 from nanogpt.labs.corpora.sources import cut_files, find_files
 from nanogpt.labs.corpora.splits import split_of
 from nanogpt.labs.corpora.stories import stories
@@ -35,27 +32,85 @@ from nanogpt.shards import document_starts, load_manifest, open_shards, read_sha
 from nanogpt.tokenizer import BPETokenizer
 
 
-def main(argv: list) -> int:
+class Stop(BaseException):
+    pass
+
+
+@pytest.fixture(scope="module")
+def tokenizer_path(tokenizer, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(path)
+    return path
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    """About 40 stories."""
+    return write_source(tmp_path, "jsonl")
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def prepared(tokenizer_path):
+    """prepared(source, out, chunk=2000): the manifest, made in one process."""
+    return partial(prepare, tokenizer=tokenizer_path, workers=1)
+
+
+@pytest.fixture
+def made(prepared):
+    """made(source, out, chunk=2000): the files that are in the folder then."""
+
+    def make(source, out, **options) -> dict[str, bytes]:
+        prepared(source, out, **options)
+        return files_in(out)
+
+    return make
+
+
+@pytest.fixture
+def stopped(prepared, monkeypatch):
+    """stopped(3, source, out, chunk=2000): the same, and it ends before the fourth chunk is encoded."""
+
+    def stop(chunks: int, source, out, **options) -> None:
+        begun = []
+
+        def encode_some(*arguments, **common):
+            if len(begun) == chunks:
+                raise Stop
+            begun.append(1)
+            yield from encode_spans(*arguments, **common)
+
+        with contextlib.suppress(Stop), monkeypatch.context() as patch:
+            patch.setattr("nanogpt.labs.corpora.prepare.encode_spans", encode_some)
+            prepared(source, out, **options)
+
+    return stop
+
+
+def main(*words) -> int:
     """The command's exit code, as from a shell. Before chapter 17d, which makes the runner, the test is skipped."""
     cli = pytest.importorskip("nanogpt.cli")
-    return cli.run_command("prepare", [str(word) for word in argv])
+    return cli.run_command("prepare", [str(word) for word in words])
 
 
-@pytest.fixture(scope="module")
-def tokenizer_path(tmp_path_factory) -> Path:
-    return story_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
+@pytest.fixture
+def command(out, tokenizer_path):
+    """command(source, "--val", 0.5): the same into `out`, with the tokenizer of the stories."""
 
+    def call(source, *words) -> int:
+        return main(source, "--out", out, "--tokenizer", tokenizer_path, *words)
 
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_path) -> BPETokenizer:
-    return BPETokenizer.load(tokenizer_path)
+    return call
 
 
 def texts_in(folder: Path, tokenizer) -> dict[str, list[str]]:
     """The documents of each split, decoded from its shards."""
     found = {}
-    load_manifest(folder)
-    for split, held in json.loads((folder / "manifest.json").read_text())["splits"].items():
+    for split, held in load_manifest(folder)["splits"].items():
         ids = [np.asarray(read_shard(folder / shard["file"])) for shard in held["shards"]]
         ids = np.concatenate(ids) if ids else np.array([], int)
         cuts = document_starts(ids, tokenizer.eot)[1:] if len(ids) else []
@@ -66,20 +121,23 @@ def texts_in(folder: Path, tokenizer) -> dict[str, list[str]]:
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
-    """The same with what lies below, chunks among it."""
+    """All files, those of chunks among them."""
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def whole_files(folder: Path) -> dict[str, bytes]:
+    """Without what a kill has left aside."""
+    return {name: data for name, data in files_in(folder).items() if not name.endswith(".tmp")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
-def test_a_million_white_space_characters_between_two_visible_ones(tmp_path, tokenizer, tokenizer_path, kind):
+def test_a_million_white_space_characters_between_two_visible_ones(tmp_path, tokenizer, made, out, kind):
     """tiktoken's pattern overflows its stack there; the preparation could never end."""
     text, source = "once" + " " * 1_100_000 + "upon a time", tmp_path / f"a.{kind}"
     write_jsonl(source, [text, "b"]) if kind == "jsonl" else source.write_bytes(text.encode())
-    with pytest.raises(ValueError, match="stack"):
-        load_tokenizer(tokenizer_path)[0].encode(text, disallowed_special=())
-    prepare(source, tmp_path / "out", tokenizer_path, 0, 0, workers=1)
-    ids = np.concatenate([read_shard(path) for path in open_shards(tmp_path / "out", "train")]).tolist()
+    made(source, out, val=0, test=0)
+    ids = read_shard(*open_shards(out, "train")).tolist()
     assert ids[: 1 + len(tokenizer.encode(text))] == [tokenizer.eot, *tokenizer.encode(text)]
 
 
@@ -92,7 +150,7 @@ def test_shakespeare_in_small_blocks_has_gpt2s_ids(gpt2_vocab, tmp_path, tinysha
 
 
 def test_shakespeare_is_338_025_tokens(gpt2_vocab, tmp_path, tinyshakespeare, capsys):
-    assert main([str(tinyshakespeare), "--tokenizer", "gpt2", "--out", str(tmp_path)]) == 0
+    assert main(tinyshakespeare, "--tokenizer", "gpt2", "--out", tmp_path) == 0
     assert "train 338,025 tokens + 1 <|endoftext|> in 1 shards" in capsys.readouterr().out
     raw = np.fromfile(tmp_path / "train_000000.bin", "<i4", 3)
     assert raw.tolist() == [20240520, 1, 338026]
@@ -104,11 +162,11 @@ def test_shards_get_the_name_of_their_folder(tmp_path, tokenizer_path, monkeypat
     here.mkdir(parents=True)
     write_jsonl(here / "a.jsonl", ["one", "two"])
     monkeypatch.chdir(here)
-    assert main([source, "--tokenizer", tokenizer_path]) == 0
+    assert main(source, "--tokenizer", tokenizer_path) == 0
     assert (here / "data/built" / name / "manifest.json").exists()
 
 
-def test_sources_of_every_kind_hold_the_same_documents(tmp_path, tokenizer, tokenizer_path):
+def test_sources_of_every_kind_hold_the_same_documents(tmp_path, tokenizer, made):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     texts = [story.text for story in stories(60)] + ["naïve 写\n\n🙂\r\n", " ", "<|endoftext|> is text here"]
     write_jsonl(tmp_path / "a.jsonl", texts)
@@ -119,9 +177,8 @@ def test_sources_of_every_kind_hold_the_same_documents(tmp_path, tokenizer, toke
         (tmp_path / "c" / f"{i:04}.txt").write_bytes(text.encode())
     results = []
     for source in ("a.jsonl", "b.parquet", "c", "d.csv"):
-        out = tmp_path / "out" / source
-        prepare(tmp_path / source, out, tokenizer_path, 0.1, 0.1, workers=1, chunk=9000, block=4000)
-        results.append(texts_in(out, tokenizer))
+        made(tmp_path / source, tmp_path / "out" / source, val=0.1, test=0.1, chunk=9000, block=4000)
+        results.append(texts_in(tmp_path / "out" / source, tokenizer))
     assert all(result == results[0] for result in results)
     assert sorted(t for split in results[0].values() for t in split) == sorted(texts)
     for split, members in results[0].items():
@@ -129,33 +186,31 @@ def test_sources_of_every_kind_hold_the_same_documents(tmp_path, tokenizer, toke
         assert said == {split}
 
 
-def test_a_folder_takes_all_kinds_and_more_text_leaves_validation_as_it_was(
-    tmp_path, tokenizer, tokenizer_path
-):
+def test_a_folder_takes_all_kinds_and_more_text_leaves_validation_as_it_was(tmp_path, tokenizer, made):
     texts = [story.text for story in stories(300)]
-    few = write_jsonl(tmp_path / "few" / "1.jsonl", texts[:150]) if not (tmp_path / "few").mkdir() else None
-    (tmp_path / "few" / "notes.md").write_text("no text")
-    prepare(few.parent, tmp_path / "a", tokenizer_path, 0.2, 0, workers=1)
-    write_jsonl(tmp_path / "few" / "2.jsonl", texts[150:])
-    (tmp_path / "few" / "3.txt").write_text("one more", newline="\n")
-    prepare(few.parent, tmp_path / "b", tokenizer_path, 0.2, 0, workers=1)
-    a, b = texts_in(tmp_path / "a", tokenizer), texts_in(tmp_path / "b", tokenizer)
+    (few := tmp_path / "few").mkdir()
+    write_jsonl(few / "1.jsonl", texts[:150])
+    (few / "notes.md").write_text("no text")
+    made(few, tmp_path / "a", val=0.2, test=0)
+    write_jsonl(few / "2.jsonl", texts[150:])
+    (few / "3.txt").write_text("one more", newline="\n")
+    made(few, tmp_path / "b", val=0.2, test=0)
+    a, b = (texts_in(tmp_path / name, tokenizer) for name in "ab")
     assert a["val"] and b["val"][: len(a["val"])] == a["val"] and len(b["val"]) > len(a["val"])
     assert "one more" in b["train"] + b["val"]
 
 
-def test_paragraphs_are_documents_and_lose_nothing(tmp_path, tokenizer, tokenizer_path):
-    text = "one\ntwo\n\nthree\r\n\r\nfour\n\n\n\nfive  \n \n six\n\n"
-    (tmp_path / "text.txt").write_bytes(text.encode())
-    prepare(tmp_path / "text.txt", tmp_path / "out", tokenizer_path, 0, 0, True, workers=1, block=7)
-    expected = ["one\ntwo\n\n", "three\r\n\r\n", "four\n\n\n\n", "five  \n \n", " six\n\n"]
-    assert texts_in(tmp_path / "out", tokenizer)["train"] == expected
+def test_paragraphs_are_documents_and_lose_nothing(tmp_path, tokenizer, made, out):
+    parts = ["one\ntwo\n\n", "three\r\n\r\n", "four\n\n\n\n", "five  \n \n", " six\n\n"]
+    (tmp_path / "text.txt").write_bytes("".join(parts).encode())
+    made(tmp_path / "text.txt", out, val=0, test=0, paragraphs=True, block=7)
+    assert texts_in(out, tokenizer)["train"] == parts
 
 
-def test_small_shards_are_the_large_one_in_parts(tmp_path, tokenizer_path):
+def test_small_shards_are_the_large_one_in_parts(tmp_path, made):
     source = write_jsonl(tmp_path / "a.jsonl", [story.text for story in stories(120)])
     for name, size in (("one", 10**9), ("many", 2000)):
-        prepare(source, tmp_path / name, tokenizer_path, shard_tokens=size, workers=1, chunk=3000, block=2000)
+        made(source, tmp_path / name, shard_tokens=size, chunk=3000, block=2000)
     one = read_shard(*open_shards(tmp_path / "one", "train"))
     many = [read_shard(path) for path in open_shards(tmp_path / "many", "train")]
     assert len(many) > 5 and all(len(shard) == 2000 for shard in many[:-1])
@@ -163,31 +218,21 @@ def test_small_shards_are_the_large_one_in_parts(tmp_path, tokenizer_path):
 
 
 def test_a_worker_that_was_killed_is_one_clear_sentence(monkeypatch):
-    monkeypatch.setattr(nanogpt.labs.corpora.prepare, "ProcessPoolExecutor", partial(FakePool, fails=True))
+    def killed(*_) -> Future:
+        future = Future()
+        future.set_exception(BrokenProcessPool())
+        return future
+
+    pool = SimpleNamespace(submit=killed, shutdown=lambda cancel_futures: None)
+    monkeypatch.setattr("nanogpt.labs.corpora.prepare.ProcessPoolExecutor", lambda *_: pool)
     with pytest.raises(RuntimeError, match=r"a worker was killed .* fewer --workers"):
         list(in_processes(len, [((),)] * 9, 2))
 
 
-class FakePool:
-    """Encodes at once, in this process."""
-
-    def __init__(self, *_, fails=False):
-        self.fails = fails
-
-    def submit(self, _, task):
-        future = Future()
-        future.set_exception(BrokenProcessPool()) if self.fails else future.set_result(task)
-        return future
-
-    def shutdown(self, cancel_futures):
-        pass
-
-
 def test_a_worker_leaves_ctrl_c_to_its_parent_and_does_not_outlive_it(monkeypatch):
-    parent, end = multiprocessing.Pipe()
-    monkeypatch.setattr(
-        nanogpt.labs.corpora.prepare, "parent_process", lambda: SimpleNamespace(sentinel=parent)
-    )
+    sentinel, end = multiprocessing.Pipe()
+    parent = SimpleNamespace(sentinel=sentinel)
+    monkeypatch.setattr("nanogpt.labs.corpora.prepare.parent_process", lambda: parent)
     ended, before = queue.Queue(), signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(os, "_exit", ended.put)
     try:
@@ -199,11 +244,6 @@ def test_a_worker_leaves_ctrl_c_to_its_parent_and_does_not_outlive_it(monkeypatc
         signal.signal(signal.SIGINT, before)
 
 
-def whole_files(folder: Path) -> dict[str, bytes]:
-    """Without what a kill has left aside."""
-    return {name: data for name, data in files_in(folder).items() if not name.endswith(".tmp")}
-
-
 def change(path: Path, at: int) -> None:
     """Two letters of a file exchanged for others; its length stays."""
     raw = bytearray(path.read_bytes())
@@ -212,122 +252,98 @@ def change(path: Path, at: int) -> None:
     path.write_bytes(raw)
 
 
-def stop_after(monkeypatch, chunks: int) -> None:
-    """The next run ends before it encodes this chunk."""
-    encode, calls = nanogpt.labs.corpora.prepare.encode_spans, []
-
-    def encode_some(*arguments, **common):
-        if len(calls) == chunks:
-            raise Stop
-        calls.append(1)
-        yield from encode(*arguments, **common)
-
-    monkeypatch.setattr(nanogpt.labs.corpora.prepare, "encode_spans", encode_some)
-
-
 @pytest.mark.parametrize(
     ("kind", "when"),
     [("jsonl", "stopped"), ("folder", "stopped"), ("parquet", "done"), ("folder", "done")],
 )
-def test_a_changed_source_is_noticed(tmp_path, tokenizer_path, monkeypatch, kind, when):
-    source, out = write_source(tmp_path, kind), tmp_path / "out"
-    files, options = find_files(source), dict(workers=1, chunk=2000)
-    stopped(monkeypatch, 5 if when == "stopped" else 10**6, source, out, tokenizer_path, **options)
+def test_a_changed_source_is_noticed(tmp_path, made, stopped, out, kind, when):
+    source = write_source(tmp_path, kind)
+    files = find_files(source)
+    stopped(5 if when == "stopped" else 10**6, source, out, chunk=2000)
     held = contents_of(out)
-    for path, at in [(files[0], 100), (files[0], files[0].stat().st_size // 4), (files[-1], -100)]:
-        if when == "stopped" and at == -100:
-            continue  # not read yet: its new text is the text
+    places = [(files[0], 100), (files[0], files[0].stat().st_size // 4)]
+    if when == "done":  # what is not read yet may change
+        places.append((files[-1], -100))
+    for path, at in places:
         before = path.read_bytes()
         change(path, at % len(before))
         with pytest.raises(ValueError, match=r"changed since .*choose another --out|needs pyarrow"):
-            prepare(source, out, tokenizer_path, **options)
+            made(source, out, chunk=2000)
         path.write_bytes(before)
         os.utime(path)
     assert contents_of(out) == held
-    prepare(source, out, tokenizer_path, **options)
-    prepare(source, tmp_path / "straight", tokenizer_path, **options)
-    assert files_in(out) == files_in(tmp_path / "straight")
+    assert made(source, out, chunk=2000) == made(source, tmp_path / "straight", chunk=2000)
 
 
-def test_a_text_among_others_that_grew_goes_to_no_two_splits(tmp_path, tokenizer_path, monkeypatch):
+def test_a_text_among_others_that_grew_goes_to_no_two_splits(tmp_path, made, stopped, out):
     """Its hash, by which it is sent to a split, is that of all its bytes; so its first chunk is not what it was."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.txt").write_text("once upon " * 900)
-    (tmp_path / "in/b.txt").write_text("b")
-    stopped(monkeypatch, 2, tmp_path / "in", tmp_path / "out", tokenizer_path, 0.5, 0, workers=1, chunk=2000)
-    raw = bytearray((tmp_path / "in/a.txt").read_bytes())
+    (source := tmp_path / "in").mkdir()
+    (source / "a.txt").write_text("once upon " * 900)
+    (source / "b.txt").write_text("b")
+    how = dict(val=0.5, test=0, chunk=2000)
+    stopped(2, source, out, **how)
+    raw = bytearray((source / "a.txt").read_bytes())
     was = split_of(hashlib.sha256(raw).digest(), 0.5, 0)
     while split_of(hashlib.sha256(raw).digest(), 0.5, 0) == was:
         raw[-4] += 1
-    (tmp_path / "in/a.txt").write_bytes(raw)
+    (source / "a.txt").write_bytes(raw)
     with pytest.raises(ValueError, match=r"a.txt has changed since"):
-        prepare(tmp_path / "in", tmp_path / "out", tokenizer_path, 0.5, 0, workers=1, chunk=2000)
+        made(source, out, **how)
 
 
-def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, tokenizer_path, monkeypatch):
-    source, encode = write_source(tmp_path, "jsonl"), nanogpt.labs.corpora.prepare.encode_spans
-
+def test_a_source_that_changes_while_it_is_read_is_refused(made, source, out, monkeypatch):
     def touched(*arguments, **common):
         os.utime(source, ns=(1, 1))
-        return encode(*arguments, **common)
+        return encode_spans(*arguments, **common)
 
-    monkeypatch.setattr(nanogpt.labs.corpora.prepare, "encode_spans", touched)
+    monkeypatch.setattr("nanogpt.labs.corpora.prepare.encode_spans", touched)
     with pytest.raises(ValueError, match="changed while it was read"):
-        prepare(source, tmp_path / "out", tokenizer_path, workers=1, chunk=2000)
-    assert not shards_in(tmp_path / "out")
+        made(source, out, chunk=2000)
+    assert not shards_in(out)
 
 
 @pytest.mark.parametrize("harm", ["bit", "gone", "header", "all gone"])
-def test_a_shard_that_was_harmed_is_made_again(tmp_path, tokenizer_path, capsys, harm):
-    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
-    options = dict(workers=1, shard_tokens=1000, chunk=2000)
-    prepare(source, out, tokenizer_path, **options)
-    whole, shard = files_in(out), out / "train_000001.bin"
+def test_a_shard_that_was_harmed_is_made_again(made, source, out, capsys, harm):
+    how = dict(shard_tokens=1000, chunk=2000)
+    whole, shard = made(source, out, **how), out / "train_000001.bin"
     raw = shard.read_bytes()
     harmed = {"bit": raw[:-1] + bytes([raw[-1] ^ 1]), "header": b"\0" * 4 + raw[4:]}
     if harm in harmed:
         shard.write_bytes(harmed[harm])
     for path in {"gone": [shard], "all gone": shards_in(out)}.get(harm, []):
         path.unlink()
-    prepare(source, out, tokenizer_path, **options)
-    assert files_in(out) == whole and "train_00000" in capsys.readouterr().err
-    prepare(source, out, tokenizer_path, **options)
+    assert made(source, out, **how) == whole and "train_00000" in capsys.readouterr().err
+    made(source, out, **how)
     assert capsys.readouterr().err == "", "what is whole is made again"
 
 
-def test_what_lies_in_the_folder_already_is_never_mixed_up(tmp_path, tokenizer_path):
-    source, out = write_jsonl(tmp_path / "a.jsonl", ["one", "two"]), tmp_path / "out"
-    prepare(source, out, tokenizer_path, workers=1)
-    before = files_in(out)
-    prepare(source, out, tokenizer_path, workers=1)  # done already: nothing happens
+def test_what_lies_in_the_folder_already_is_never_mixed_up(tmp_path, prepared, made, out):
+    source = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
+    before = made(source, out)
+    assert made(source, out) == before  # done already: nothing happens
     BPETokenizer.train((story.text for story in stories(300)), 300).save(tmp_path / "other.json")
     (foreign := tmp_path / "foreign").mkdir()
     (foreign / "train_000000.bin").write_bytes(b"precious")
-    others = write_jsonl(tmp_path / "b.jsonl", ["three"])
-    for named, wrong in {
-        "source is a.jsonl": (others, out, tokenizer_path),
-        "tokenizer is tokenizer.json, not other.json": (source, out, tmp_path / "other.json"),
-        "val is 0.01, not 0.5": (source, out, tokenizer_path, 0.5),
-        "column is text, not body": partial(prepare, source, out, tokenizer_path, column="body"),
-        f"{foreign} holds shards that": (source, foreign, tokenizer_path),
+    asked = dict(source=source, out=out)
+    for named, other in {
+        "source is a.jsonl": dict(source=write_jsonl(tmp_path / "b.jsonl", ["three"])),
+        "tokenizer is tokenizer.json, not other.json": dict(tokenizer=tmp_path / "other.json"),
+        "val is 0.01, not 0.5": dict(val=0.5),
+        "column is text, not body": dict(column="body"),
+        f"{foreign} holds shards that": dict(out=foreign),
     }.items():
         with pytest.raises(ValueError, match=re.escape(named)):
-            wrong() if callable(wrong) else prepare(*wrong)
-    prepare(source, tmp_path / "parts", tokenizer_path, part="1/2", workers=1)
+            prepared(**asked | other)
+    prepared(source, tmp_path / "parts", part="1/2")
     with pytest.raises(ValueError, match=r"val is 0.01, not 0.5"):
-        prepare(source, tmp_path / "parts", tokenizer_path, 0.5, workers=1)
+        prepared(source, tmp_path / "parts", val=0.5)
     assert files_in(out) == before
     assert files_in(foreign) == {"train_000000.bin": b"precious", ".lock": b""}
 
 
-class Stop(BaseException):
-    pass
-
-
-def test_a_run_stopped_before_its_manifest_is_finished_by_the_next(tmp_path, tokenizer_path, monkeypatch):
+def test_a_run_stopped_before_its_manifest_is_finished_by_the_next(tmp_path, made, out, monkeypatch):
     source = write_jsonl(tmp_path / "a.jsonl", [story.text for story in stories(200)])
-    options = dict(val=0.1, test=0.1, workers=1, shard_tokens=3000, chunk=2000)
-    prepare(source, tmp_path / "straight", tokenizer_path, **options)
+    how = dict(val=0.1, test=0.1, shard_tokens=3000, chunk=2000)
     replace, shards = os.replace, []
 
     def stop_after_two_shards(old, new):
@@ -339,48 +355,40 @@ def test_a_run_stopped_before_its_manifest_is_finished_by_the_next(tmp_path, tok
 
     with pytest.raises(Stop), monkeypatch.context() as patch:
         patch.setattr(os, "replace", stop_after_two_shards)
-        prepare(source, tmp_path / "out", tokenizer_path, **options)
-    assert len(shards_in(tmp_path / "out")) == 2
-    prepare(source, tmp_path / "out", tokenizer_path, **options)
-    assert files_in(tmp_path / "out") == files_in(tmp_path / "straight")
+        made(source, out, **how)
+    assert len(shards_in(out)) == 2
+    assert made(source, out, **how) == made(source, tmp_path / "straight", **how)
 
 
-def test_other_files_in_the_folder_are_left_alone(tmp_path, tokenizer_path):
-    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+def test_other_files_in_the_folder_are_left_alone(made, source, out):
     out.mkdir()
     for name in ("notes.bin", "notes.part", "train_1.bin", "mine.json"):
         (out / name).write_bytes(b"precious")
-    prepare(source, out, tokenizer_path, workers=1)
+    made(source, out)
     (out / "train_000000.bin").unlink()
-    prepare(source, out, tokenizer_path, workers=1)
-    assert sum(raw == b"precious" for raw in files_in(out).values()) == 4
+    assert sum(raw == b"precious" for raw in made(source, out).values()) == 4
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "folder"])
-def test_a_resumed_run_encodes_only_what_is_left(tmp_path, tokenizer_path, monkeypatch, kind):
-    source, out = write_source(tmp_path, kind), tmp_path / "out"
-    prepare(source, tmp_path / "straight", tokenizer_path, workers=1, chunk=1500)
+def test_a_resumed_run_encodes_only_what_is_left(tmp_path, made, stopped, out, kind):
+    source = write_source(tmp_path, kind)
+    straight = made(source, tmp_path / "straight", chunk=1500)
     chunks = len(load_manifest(tmp_path / "straight")["source_sha256"])
-    stopped(monkeypatch, 3, source, out, tokenizer_path, workers=1, chunk=1500)
+    stopped(3, source, out, chunk=1500)
     assert len(list((out / CHUNKS).glob("[0-9]*"))) == 3 < chunks
-    stopped(
-        monkeypatch, chunks - 3, source, out, tokenizer_path, workers=1, chunk=1500
-    )  # one more would end it
-    assert files_in(out) == files_in(tmp_path / "straight")
+    stopped(chunks - 3, source, out, chunk=1500)  # one more would end it
+    assert files_in(out) == straight
 
 
 @pytest.mark.parametrize("harm", ["bit", "manifest", "gone"])
-def test_a_chunk_that_is_not_whole_is_made_again(tmp_path, tokenizer_path, monkeypatch, harm):
+def test_a_chunk_that_is_not_whole_is_made_again(tmp_path, made, stopped, source, out, harm):
     """After a loss of power a file may have its name and not its bytes."""
-    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
-    prepare(source, tmp_path / "straight", tokenizer_path, workers=1, chunk=2000)
-    stopped(monkeypatch, 4, source, out, tokenizer_path, workers=1, chunk=2000)
+    stopped(4, source, out, chunk=2000)
     path = out / CHUNKS / "000002" / ("manifest.json" if harm == "manifest" else "train.bin")
     raw = path.read_bytes()
     path.unlink() if harm == "gone" else path.write_bytes(raw[:-3] + bytes([raw[-3] ^ 1]) + raw[-2:])
     (out / CHUNKS / ".abandoned").mkdir()  # by kill -9, aside
-    prepare(source, out, tokenizer_path, workers=1, chunk=2000)
-    assert files_in(out) == files_in(tmp_path / "straight")
+    assert made(source, out, chunk=2000) == made(source, tmp_path / "straight", chunk=2000)
 
 
 def test_a_chunk_is_renamed_when_all_of_it_is_written(tmp_path, monkeypatch):
@@ -425,16 +433,13 @@ def test_a_merge_deletes_a_chunks_file_after_the_shard_is_on_the_disk(tmp_path, 
     assert joined.tolist() == [0] * 60 + [1] * 10 + [2] * 60 + [3] * 60
 
 
-def test_shards_in_the_making_are_not_taken_for_others(tmp_path, tokenizer_path, monkeypatch):
+def test_shards_in_the_making_are_not_taken_for_others(made, stopped, source, out):
     """A shard is found damaged, the run that makes it again is stopped: the manifest that lists it is gone."""
-    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
-    prepare(source, out, tokenizer_path, workers=1, chunk=2000)
-    whole = files_in(out)
+    whole = made(source, out, chunk=2000)
     (out / "train_000000.bin").unlink()
-    stopped(monkeypatch, 4, source, out, tokenizer_path, workers=1, chunk=2000)
+    stopped(4, source, out, chunk=2000)
     assert not (out / "manifest.json").exists() and not shards_in(out)
-    prepare(source, out, tokenizer_path, workers=1, chunk=2000)
-    assert files_in(out) == whole
+    assert made(source, out, chunk=2000) == whole
 
 
 @pytest.mark.parametrize(
@@ -442,46 +447,40 @@ def test_shards_in_the_making_are_not_taken_for_others(tmp_path, tokenizer_path,
     [("jsonl", 1), ("jsonl", 3)]
     + [pytest.param(kind, 3, marks=pytest.mark.slow) for kind in ("paragraphs", "parquet", "folder")],
 )
-def test_parts_in_any_order_give_the_bytes_of_one_run(tmp_path, tokenizer_path, monkeypatch, kind, n):
+def test_parts_in_any_order_give_the_bytes_of_one_run(tmp_path, prepared, made, stopped, out, kind, n):
     """One of them is stopped and run again, one is run twice, one never."""
-    source, out = write_source(tmp_path, kind.replace("paragraphs", "txt")), tmp_path / "out"
-    options = dict(
-        val=0.2, test=0.1, paragraphs=kind == "paragraphs", shard_tokens=3000, workers=1, chunk=900
-    )
-    prepare(source, tmp_path / "straight", tokenizer_path, **options)
+    source = write_source(tmp_path, kind.replace("paragraphs", "txt"))
+    how = dict(val=0.2, test=0.1, paragraphs=kind == "paragraphs", shard_tokens=3000, chunk=900)
     parts = random.Random(n).sample(range(1, n + 1), n)
-    stopped(monkeypatch, 1, source, out, tokenizer_path, part=f"{parts[0]}/{n}", **options)
+    stopped(1, source, out, part=f"{parts[0]}/{n}", **how)
     for p in [*parts, parts[-1]]:
         if n == 1 or p != parts[1]:
-            assert prepare(source, out, tokenizer_path, part=f"{p}/{n}", **options) is None
+            assert prepared(source, out, part=f"{p}/{n}", **how) is None
             assert not shards_in(out)
-    prepare(source, out, tokenizer_path, **options)
-    assert files_in(out) == files_in(tmp_path / "straight")
-    assert prepare(source, out, tokenizer_path, part=f"1/{n}", **options)["splits"], "all is done already"
+    assert made(source, out, **how) == made(source, tmp_path / "straight", **how)
+    assert prepared(source, out, part=f"1/{n}", **how)["splits"], "all is done already"
 
 
-def test_a_part_makes_every_nth_chunk_and_no_other(tmp_path, tokenizer_path):
-    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+def test_a_part_makes_every_nth_chunk_and_no_other(prepared, source, out):
+    prepared(source, out, part="2/3", chunk=900)
     chunks = len(list(cut_files([source], 900)))
-    prepare(source, out, tokenizer_path, part="2/3", workers=1, chunk=900)
     assert sorted(int(path.name) for path in (out / CHUNKS).iterdir()) == list(range(1, chunks, 3))
 
 
 @pytest.mark.slow
-def test_the_number_of_processes_changes_nothing(tmp_path, tokenizer_path):
-    source = write_source(tmp_path, "jsonl")
-    for workers in (1, 2):
-        prepare(source, tmp_path / str(workers), tokenizer_path, workers=workers, chunk=5000)
-    assert files_in(tmp_path / "1") == files_in(tmp_path / "2")
+def test_the_number_of_processes_changes_nothing(tmp_path, made, source, out):
+    assert made(source, out, workers=2, chunk=5000) == made(source, tmp_path / "straight", chunk=5000)
 
 
-def test_parts_share_a_folder_and_a_merge_does_not(tmp_path, tokenizer_path):
-    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
+def test_parts_share_a_folder_and_a_merge_does_not(prepared, source, out):
     with alone_in(out, shared=True):
         with contextlib.nullcontext() if os.name != "nt" else pytest.raises(ValueError):
-            prepare(source, out, tokenizer_path, part="1/2", workers=1)
+            prepared(source, out, part="1/2")
         with pytest.raises(ValueError, match="another prepare writes into"):
-            prepare(source, out, tokenizer_path, workers=1)
+            prepared(source, out)
+    with alone_in(out), pytest.raises(ValueError, match="another prepare writes into"):
+        prepared(source, out)
+    prepared(source, out)
 
 
 TRACED = {f"nanogpt.labs.corpora.{name}" for name in ("prepare", "chunks", "sources", "cuts", "vocab")}
@@ -489,11 +488,10 @@ TRACED |= {"nanogpt.shards", "nanogpt.files"}
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_a_run_stopped_anywhere_goes_on_with_the_same_bytes(tmp_path, tokenizer_path, seed):
+def test_a_run_stopped_anywhere_goes_on_with_the_same_bytes(tmp_path, made, out, seed):
     """Stopped at a random line of prepare, again and again, until it gets through."""
     source = write_jsonl(tmp_path / "a.jsonl", [story.text for story in stories(100)])
-    options = dict(val=0.1, test=0.1, shard_tokens=2000, workers=1, chunk=3000, block=1000)
-    prepare(source, tmp_path / "straight", tokenizer_path, **options)
+    how = dict(val=0.1, test=0.1, shard_tokens=2000, chunk=3000, block=1000)
     rng, stops = random.Random(seed), 0
     for allowed in (300, 500, 900, 1500, 10**9):
         left = rng.randrange(allowed // 2, allowed)
@@ -509,12 +507,12 @@ def test_a_run_stopped_anywhere_goes_on_with_the_same_bytes(tmp_path, tokenizer_
 
         try:
             sys.settrace(trace)
-            prepare(source, tmp_path / "stopped", tokenizer_path, **options)
+            made(source, out, **how)
         except Stop:
             stops += 1
         finally:
             sys.settrace(None)
-    assert stops and whole_files(tmp_path / "stopped") == files_in(tmp_path / "straight")
+    assert stops and whole_files(out) == made(source, tmp_path / "straight", **how)
 
 
 SCRIPT = """
@@ -527,27 +525,29 @@ if __name__ == "__main__":
 """
 
 
-def start(tmp_path, source, out, tokenizer_path, workers=2, part=""):
-    script = tmp_path / "script.py"
-    if not script.exists():  # written again, it is empty for a moment: another process would do nothing
-        script.write_text(SCRIPT)
-    return subprocess.Popen(
-        [sys.executable, *map(str, (tmp_path / "script.py", source, out, tokenizer_path, workers, part))],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stderr=subprocess.PIPE,
-    )
+@pytest.fixture
+def start(tmp_path, tokenizer_path):
+    """start(source, out, workers, part): prepare, in a process of its own."""
+    (script := tmp_path / "script.py").write_text(SCRIPT)
+    how = {"env": os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, "stderr": subprocess.PIPE}
+
+    def begin(source, out, workers=2, part="") -> subprocess.Popen:
+        words = map(str, (script, source, out, tokenizer_path, workers, part))
+        return subprocess.Popen([sys.executable, *words], **how)
+
+    return begin
 
 
 @pytest.mark.slow
-def test_kill_9_at_a_random_point_changes_nothing(tmp_path, tokenizer_path):
+def test_kill_9_at_a_random_point_changes_nothing(tmp_path, start):
     psutil = pytest.importorskip("psutil")
     texts = [story.text for story in stories(5000)] * 5  # 10 MB: long enough to be killed in
     source, out = write_jsonl(tmp_path / "source.jsonl", texts), tmp_path / "out"
-    assert start(tmp_path, source, tmp_path / "straight", tokenizer_path).wait() == 0
+    assert start(source, tmp_path / "straight").wait() == 0
     total, killed, seed = tokens_so_far(tmp_path / "straight"), [], random.randrange(10**6)
     rng = random.Random(seed)
     for goal in sorted(rng.random() * 0.9 for _ in range(3)):
-        process = start(tmp_path, source, out, tokenizer_path)
+        process = start(source, out)
         while process.poll() is None and tokens_so_far(out) < goal * total:
             time.sleep(0.001)
         workers = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
@@ -558,31 +558,31 @@ def test_kill_9_at_a_random_point_changes_nothing(tmp_path, tokenizer_path):
         assert not alive, "workers outlive their parent"
         assert not (out / "manifest.json").exists() or process.returncode == 0
     assert -signal.SIGKILL in killed or os.name == "nt", seed
-    assert start(tmp_path, source, out, tokenizer_path).wait() == 0
+    assert start(source, out).wait() == 0
     assert whole_files(out) == files_in(tmp_path / "straight"), seed
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no shared lock: there, parts take turns")
-def test_parts_at_the_same_time_one_killed_give_the_bytes_of_one_run(tmp_path, tokenizer_path):
+def test_parts_at_the_same_time_one_killed_give_the_bytes_of_one_run(tmp_path, start):
     source = write_csv(tmp_path / "source.csv", [story.text for story in stories(5000)] * 4)
-    assert start(tmp_path, source, tmp_path / "straight", tokenizer_path, workers=2).wait() == 0
+    assert start(source, tmp_path / "straight", workers=2).wait() == 0
     out = tmp_path / "out"
-    parts = [start(tmp_path, source, out, tokenizer_path, p, f"{p}/3") for p in (2, 1, 3)]
+    parts = [start(source, out, p, f"{p}/3") for p in (2, 1, 3)]
     while parts[1].poll() is None and not list((out / CHUNKS).glob("000003")):
         time.sleep(0.001)
     parts[1].kill()
     assert [part.wait() for part in parts] == [0, -signal.SIGKILL, 0]
-    assert start(tmp_path, source, out, tokenizer_path, 2, "1/3").wait() == 0
+    assert start(source, out, 2, "1/3").wait() == 0
     made = list((out / CHUNKS).glob("[0-9]*"))
     assert len(made) == len(list(cut_files([source], 500_000)))
-    assert start(tmp_path, source, out, tokenizer_path, workers=1).wait() == 0
+    assert start(source, out, workers=1).wait() == 0
     assert files_in(out) == files_in(tmp_path / "straight")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_memory_does_not_grow_with_the_source(tmp_path, tokenizer_path, kind):
+def test_memory_does_not_grow_with_the_source(tmp_path, start, kind):
     psutil = pytest.importorskip("psutil")
     texts, peaks = [story.text for story in stories(5000)], []
     for times in (4, 44):
@@ -593,7 +593,7 @@ def test_memory_does_not_grow_with_the_source(tmp_path, tokenizer_path, kind):
             pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
             table = pa.table({"text": texts * times})
             pq.write_table(table, source, row_group_size=5000)  # what is read at once
-        process = start(tmp_path, source, tmp_path / f"out{times}", tokenizer_path)
+        process = start(source, tmp_path / f"out{times}")
         while process.poll() is None:
             with contextlib.suppress(psutil.Error):
                 family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
@@ -614,15 +614,15 @@ def test_shards_of_others_are_adopted_where_they_are(tmp_path, tokenizer, tokeni
             np.save(tmp_path / f"edufineweb_{name}.npy", ids)
         else:
             write_shard(tmp_path / f"edufineweb_{name}.bin", ids)
-    assert main(["--adopt", tmp_path, "--tokenizer", tokenizer_path]) == 0
+    assert main("--adopt", tmp_path, "--tokenizer", tokenizer_path) == 0
     one, two, held = texts.values()
     assert texts_in(tmp_path, tokenizer) == {"train": [one, two], "val": [held], "test": []}
     assert len(open_shards(tmp_path, "train", tokenizer.fingerprint)) == 2
     BPETokenizer.train("", 257).save(tmp_path / "bytes.json")
-    assert main(["--adopt", tmp_path, "--tokenizer", tmp_path / "bytes.json"]) == 2
+    assert main("--adopt", tmp_path, "--tokenizer", tmp_path / "bytes.json") == 2
     assert "has ids from 257 on" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
-    assert main(["--adopt", tmp_path / "empty", "--tokenizer", tokenizer_path]) == 2
+    assert main("--adopt", tmp_path / "empty", "--tokenizer", tokenizer_path) == 2
 
 
 @pytest.mark.parametrize(
@@ -641,64 +641,60 @@ def test_shards_of_others_are_adopted_where_they_are(tmp_path, tokenizer, tokeni
     ],
 )
 def test_an_option_that_cannot_work_is_named_and_nothing_is_written(
-    tmp_path, tokenizer_path, capsys, monkeypatch, options, names
+    tmp_path, command, capsys, monkeypatch, options, names
 ):
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "a.jsonl", ["one"])
     (tmp_path / "README.md").write_text("# precious")
     before = files_in(tmp_path)
-    assert main(["a.jsonl", "--tokenizer", tokenizer_path, "--out", "out", *options]) == 2
+    assert command("a.jsonl", *options) == 2
     error = capsys.readouterr().err
     assert names in error and error.count("\n") == 1 and files_in(tmp_path) == before
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path, tokenizer_path, capsys, monkeypatch):
+def test_ctrl_c_says_that_the_same_command_goes_on(command, source, capsys, monkeypatch):
     """Also where no process can be sent the signal."""
 
     def ctrl_c(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(nanogpt.labs.corpora.prepare, "in_processes", ctrl_c)
-    source = write_source(tmp_path, "jsonl")
-    assert main([source, "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 130
+    monkeypatch.setattr("nanogpt.labs.corpora.prepare.in_processes", ctrl_c)
+    assert command(source) == 130
     assert "stopped; the same command goes on from here" in capsys.readouterr().err
 
 
-def test_the_command_takes_a_column_and_refuses_it_where_there_is_none(tmp_path, tokenizer, tokenizer_path):
+def test_the_command_takes_a_column_and_refuses_it_where_there_is_none(tmp_path, tokenizer, command, out):
     (tmp_path / "a.csv").write_text("id,content\n1,Tom had a ball.\n")
     (tmp_path / "a.txt").write_text("a text")
-    words = ["--tokenizer", tokenizer_path, "--column", "content", "--val", 0, "--test", 0, "--out"]
-    assert main([tmp_path / "a.txt", *words, tmp_path / "no"]) == 2 and not (tmp_path / "no").exists()
-    assert main([tmp_path / "a.csv", *words, tmp_path / "out"]) == 0
-    assert texts_in(tmp_path / "out", tokenizer)["train"] == ["Tom had a ball."]
+    words = ["--column", "content", "--val", 0, "--test", 0]
+    assert command(tmp_path / "a.txt", *words) == 2 and not out.exists()
+    assert command(tmp_path / "a.csv", *words) == 0
+    assert texts_in(out, tokenizer)["train"] == ["Tom had a ball."]
 
 
 @pytest.mark.parametrize(("val", "warned"), [(0.01, True), (0, False)])
-def test_it_is_said_that_nothing_is_left_for_validation(tmp_path, tokenizer_path, capsys, val, warned):
+def test_it_is_said_that_nothing_is_left_for_validation(tmp_path, command, capsys, val, warned):
     (tmp_path / "a.txt").write_text("Tom had a ball.\n\n" * 40)
-    assert (
-        main([tmp_path / "a.txt", "--tokenizer", tokenizer_path, "--out", tmp_path / "out", "--val", val])
-        == 0
-    )
+    assert command(tmp_path / "a.txt", "--val", val) == 0
     said = capsys.readouterr().out
     assert ("nothing is left for validation" in said) == warned and " bytes of text per token\n" in said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
-def test_names_that_are_not_utf8(tmp_path, tokenizer_path, capsys):
+def test_names_that_are_not_utf8(tmp_path, command, capsys):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
     write_jsonl(folder / os.fsdecode(b"\xe9.jsonl"), ["one"])
     out = tmp_path / os.fsdecode(b"out\xe9")
-    assert main([folder, "--out", out, "--tokenizer", tokenizer_path]) == 0, capsys.readouterr().err
+    assert command(folder, "--out", out) == 0, capsys.readouterr().err
     assert sum(held["documents"] for held in load_manifest(out)["splits"].values()) == 1
-    assert main([folder, "--out", out, "--tokenizer", tokenizer_path]) == 0
+    assert command(folder, "--out", out) == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
-def test_a_pipe_does_not_hang(tmp_path, tokenizer_path, capsys):
+def test_a_pipe_does_not_hang(tmp_path, command, capsys):
     os.mkfifo(tmp_path / "a.txt")
-    assert main([tmp_path / "a.txt", "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 2
+    assert command(tmp_path / "a.txt") == 2
     assert "a.txt" in capsys.readouterr().err
 
 
@@ -710,40 +706,25 @@ def test_a_file_is_no_folder_to_be_alone_in(tmp_path):
     assert file.read_text() == "mine"
 
 
-def stopped(monkeypatch, chunks: int, *arguments, **options) -> None:
-    """Prepare, and end before this chunk is encoded."""
-    with contextlib.suppress(Stop), monkeypatch.context() as patch:
-        stop_after(patch, chunks)
-        prepare(*arguments, **options)
-
-
-def test_a_damaged_manifest_is_named_and_stays(tmp_path, tokenizer_path):
-    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
-    prepare(source, out, tokenizer_path, workers=1)
+def test_a_damaged_manifest_is_named_and_stays(made, source, out):
+    made(source, out)
     whole = (out / "manifest.json").read_text()
     for damaged in ("", "[1]", whole.replace("2", "3")):
         (out / "manifest.json").write_text(damaged)
         with pytest.raises(ValueError, match=r"manifest.json is damaged.*choose another --out"):
-            prepare(source, out, tokenizer_path, workers=1)
+            made(source, out)
         assert (out / "manifest.json").read_text() == damaged
-
-
-def test_two_runs_in_one_folder_are_refused_until_one_has_ended(tmp_path, tokenizer_path):
-    source, out = write_source(tmp_path, "jsonl"), tmp_path / "out"
-    with alone_in(out), pytest.raises(ValueError, match="another prepare writes into"):
-        prepare(source, out, tokenizer_path, workers=1)
-    prepare(source, out, tokenizer_path, workers=1)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [("a.txt", b"abc \xff\xfe", "byte 4"), ("a.jsonl", b'{"text": ""}\n', "all documents are empty")],
 )
-def test_a_bad_source_is_one_line_and_leaves_no_shard(tmp_path, tokenizer_path, capsys, name, content, says):
+def test_a_bad_source_is_one_line_and_leaves_no_shard(tmp_path, command, capsys, name, content, says):
     (tmp_path / name).write_bytes(content)
-    assert main([tmp_path / name, "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 2
+    assert command(tmp_path / name) == 2
     error = capsys.readouterr().err
     assert says in error and name in error and error.count("\n") == 1
     assert not list(tmp_path.rglob("*.bin"))
     (tmp_path / name).write_text('{"text": "one"}\n')
-    assert main([tmp_path / name, "--out", tmp_path / "out", "--tokenizer", tokenizer_path]) == 0, "for ever"
+    assert command(tmp_path / name) == 0, "for ever"

@@ -9,35 +9,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanogpt.data import BatchStream, DocumentStream
-from nanogpt.labs.corpora.clean import (
-    candidates,
-    faults,
-    overlap,
-    shingles,
-    signature,
-    similarity,
-    without_duplicates,
-)
+from nanogpt.labs.corpora import clean
 from nanogpt.labs.corpora.mixture import MixedStream, cycle_of
 from nanogpt.labs.corpora.stories import stories
-from nanogpt.shards import file_sha256, identity, save_manifest, write_shard
+from nanogpt.labs.corpora.text import prepare_text
+from nanogpt.shards import open_shards
 from nanogpt.tokenizer import BPETokenizer
 
 STORIES = [story.text for story in stories(60)]
 
 
 def test_shingles_and_their_similarity():
-    assert shingles("a b c", 2) == {"a b", "b c"} and shingles("a", 2) == set()
-    assert similarity({1, 2, 3}, {2, 3, 4}) == 0.5
-    assert similarity(set(), set()) == 0, "two texts without a shingle are not alike"
+    assert clean.shingles("a b c", 2) == {"a b", "b c"} and clean.shingles("a", 2) == set()
+    assert clean.similarity({1, 2, 3}, {2, 3, 4}) == 0.5
+    assert clean.similarity(set(), set()) == 0, "two texts without a shingle are not alike"
 
 
 def test_the_share_of_equal_minima_estimates_the_similarity():
     words = [str(n) for n in range(300)]
     for shared in (0, 100, 200, 300):
         a, b = set(words[:300]), set(words[:shared]) | {f"x{n}" for n in range(300 - shared)}
-        equal = (signature(a, 1000) == signature(b, 1000)).mean()
-        s = similarity(a, b)
+        equal = (clean.signature(a, 1000) == clean.signature(b, 1000)).mean()
+        s = clean.similarity(a, b)
         assert abs(equal - s) <= 4 * np.sqrt(s * (1 - s) / 1000), shared
 
 
@@ -46,13 +39,13 @@ def test_candidates_agree_in_a_band_and_are_all_that_do():
     signatures = rng.integers(0, 3, (40, 12), dtype=np.uint64)
     bands = signatures.reshape(40, 4, 3)
     expected = {(i, j) for i in range(40) for j in range(i + 1, 40) if (bands[i] == bands[j]).all(1).any()}
-    assert expected and candidates(signatures, 4) == expected
+    assert expected and clean.candidates(signatures, 4) == expected
 
 
 def test_of_each_group_of_duplicates_the_first_is_kept():
     near = STORIES[0].replace(".", " indeed.", 1)
     texts = [*STORIES[:20], STORIES[3], near, STORIES[3], "short", "short", "other"]
-    kept = without_duplicates(texts, threshold=0.6, bands=28, rows=4)
+    kept = clean.without_duplicates(texts, threshold=0.6, bands=28, rows=4)
     assert kept == [*range(20), 23, 25], "two short texts that are equal are one; another short one is not"
 
 
@@ -68,16 +61,17 @@ def test_of_each_group_of_duplicates_the_first_is_kept():
     ],
 )
 def test_each_rule_finds_its_page(text, rule):
-    assert rule in faults(text)
-    assert faults("The dog and the cat slept, and they had a dream with birds. " * 6) == []
+    assert rule in clean.faults(text)
+    assert clean.faults("The dog and the cat slept, and they had a dream with birds. " * 6) == []
 
 
 def test_overlap_is_the_share_of_known_runs():
     text = STORIES[0]
-    assert overlap(text, shingles(f"before {text} behind", 13)) == 1
-    assert overlap(text, shingles(STORIES[1], 13)) == 0 and overlap("too short", {"too short"}) == 0
+    assert clean.overlap(text, clean.shingles(f"before {text} behind", 13)) == 1
+    assert clean.overlap(text, clean.shingles(STORIES[1], 13)) == 0
+    assert clean.overlap("too short", {"too short"}) == 0
     half = " ".join(text.split()[: len(text.split()) // 2])
-    assert 0.2 < overlap(text, shingles(half, 13)) < 0.6
+    assert 0.2 < clean.overlap(text, clean.shingles(half, 13)) < 0.6
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6))
@@ -92,17 +86,14 @@ def test_a_cycle_has_each_source_as_often_as_its_weight_and_spread_evenly(weight
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    tokenizer = BPETokenizer.train(STORIES, 300)
-    made = []
-    for name, texts in (("a", STORIES[:40]), ("b", STORIES[40:45]), ("c", STORIES[45:])):
-        folder = tmp_path_factory.mktemp(name)
-        ids = [i for text in texts for i in (tokenizer.eot, *tokenizer.encode(text))]
-        write_shard(folder / "train_000000.bin", ids)
-        sha256 = file_sha256(folder / "train_000000.bin")
-        shards = [{"file": "train_000000.bin", "tokens": len(ids), "sha256": sha256}]
-        splits = {"train": {"tokens": len(ids), "shards": shards}}
-        save_manifest(folder, {"source": name, **identity(tokenizer), "splits": splits})
-        made.append(folder / "train_000000.bin")
+    """A shard each of many stories, of few, and of some."""
+    tokenizer, made = BPETokenizer.train(STORIES, 300), []
+    for texts in (STORIES[:40], STORIES[40:45], STORIES[45:]):
+        folder = tmp_path_factory.mktemp("source")
+        tokenizer.save(folder / "tokenizer.json")
+        (folder / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
+        prepare_text(folder / "text.txt", folder, folder / "tokenizer.json", val=0)
+        made += open_shards(folder, "train")
     return made
 
 

@@ -40,8 +40,8 @@ def test_steps_made_again_count_as_made_last_and_come_in_order(tmp_path):
         ("[1]\n" + '{"step": 1}\n', "line 1"),
         ('{"loss": 1}\n{"step": 1}\n', "line 1"),
         ('{"step": [1]}\n{"step": 1}\n', "line 1"),
-    ]
-    + [("\x00" * 100 + "\n" + '{"step": 1}\n', "line 1")],
+        ("\x00" * 100 + '\n{"step": 1}\n', "line 1"),
+    ],
 )
 def test_what_is_no_run_is_one_line(tmp_path, capsys, text, says):
     (tmp_path / "metrics.jsonl").write_text(text)

@@ -12,15 +12,6 @@ from nanogpt.evaluate import evaluating
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.evals import hellaswag
 from nanogpt.labs.evals.accuracy import answer_accuracy
-from nanogpt.labs.evals.hellaswag import (
-    accuracy,
-    example_ids,
-    fitting,
-    load_items,
-    log_likelihoods,
-    score,
-    score_ids,
-)
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import scale_init
@@ -29,7 +20,7 @@ COURSE = Path(__file__).parents[2] / "nanogpt/resources/hellaswag_course.jsonl"
 TOKENIZER = BPETokenizer.train(COURSE.read_text(encoding="utf-8"), 400)
 SIZES = {"block_size": 128, "vocab_size": TOKENIZER.vocab_size, "n_layer": 2, "n_head": 2, "n_embd": 32}
 CONFIG = GPTConfig(**SIZES, dropout=0.5)
-ITEMS = load_items(COURSE)
+ITEMS = hellaswag.load_items(COURSE)
 
 
 def new_model(**changes) -> GPT:
@@ -40,7 +31,7 @@ def new_model(**changes) -> GPT:
 @torch.no_grad()
 def plainly(model: GPT, context: list[int], endings: list[list[int]]) -> list[tuple[float, int]]:
     """Each ending's nats, and its tokens that are not first choice, in a forward pass of its own."""
-    found, context = [], fitting(context, endings, model.config.block_size)
+    found, context = [], hellaswag.fitting(context, endings, model.config.block_size)
     with evaluating(model):
         for ending in endings:
             ids = torch.tensor([context + ending])
@@ -51,16 +42,15 @@ def plainly(model: GPT, context: list[int], endings: list[list[int]]) -> list[tu
 
 
 def assert_same(model: GPT, asked: list, batch: int) -> None:
-    for (context, endings), scores in zip(asked, score_ids(model, asked, batch=batch)):
+    for (context, endings), scores in zip(asked, hellaswag.score_ids(model, asked, batch=batch)):
         expected = plainly(model, context, endings)
         for (nats, wrong), (wanted, wrong_ones) in zip(scores, expected, strict=True):
             assert nats == pytest.approx(wanted, rel=1e-4, abs=1e-3) and wrong == wrong_ones
 
 
-@pytest.mark.parametrize("batch", [1, 5, 48])
-def test_scores_and_choices_are_those_of_one_ending_at_a_time(batch):
-    model, asked = new_model(), [example_ids(item, TOKENIZER) for item in ITEMS]
-    assert_same(model, asked, batch)
+def test_scores_and_choices_are_those_of_one_ending_at_a_time():
+    model, asked = new_model(), [hellaswag.example_ids(item, TOKENIZER) for item in ITEMS]
+    assert_same(model, asked, batch=5)
     assert model.training, "evaluation changed the model's mode"
 
 
@@ -80,25 +70,16 @@ def test_any_lengths_and_any_number_of_endings(shapes, batch):
     assert_same(new_model(block_size=16, vocab_size=50), asked, batch)  # many contexts are cut
 
 
-def test_an_ending_sees_the_context_and_itself_and_no_other_ending():
-    model, (context, endings) = new_model(), example_ids(ITEMS[0], TOKENIZER)
-    alone = score_ids(model, [(context, endings[:1])])[0][0][0]
-    beside = score_ids(model, [(context, [endings[0], *endings[2:], [5] * 30])])[0][0][0]
-    assert alone == pytest.approx(beside, rel=1e-5)
-    other = score_ids(model, [([7, *context[1:]], endings[:1])])[0][0][0]
-    assert abs(other - alone) > 1e-3
-
-
 def test_log_likelihoods_are_in_the_requests_order_and_greedy_is_where_all_tokens_are_first_choice():
     """Of a new model also the first choice is expensive: cheap is not greedy."""
-    model, asked = new_model(), [example_ids(item, TOKENIZER) for item in ITEMS[:4]]
+    model, asked = new_model(), [hellaswag.example_ids(item, TOKENIZER) for item in ITEMS[:4]]
     requests = [("", context, ending) for context, endings in asked for ending in endings]
     for context, _ in asked:
         with torch.no_grad(), evaluating(model):
             best = model(torch.tensor([context]))[0][0, -1].argmax().item()
         requests += [("", context, [best]), ("", context, [best, best])]
     requests = requests[::3] + requests[1::3] + requests[2::3]
-    found = log_likelihoods(model, requests)
+    found = hellaswag.log_likelihoods(model, requests)
     for (_, context, ending), (value, greedy) in zip(requests, found, strict=True):
         [(nats, wrong)] = plainly(model, context, [ending])
         assert value == pytest.approx(-nats, rel=1e-4) and greedy == (wrong == 0)
@@ -117,7 +98,7 @@ def test_accuracies_divide_by_nothing_characters_bytes_and_tokens(monkeypatch):
     # chosen by the sum: 1, 2, 1, 2; characters (5, 2, 3): 1, 0, 0, 0; bytes (5, 4, 3): 1, 0, 1, 0;
     # tokens with the space (3, 2, 2): 1, 2, 1, 0
     monkeypatch.setattr(hellaswag, "score", lambda *_, **__: nats)
-    found = accuracy(None, items, Letters)
+    found = hellaswag.accuracy(None, items, Letters)
     shares = {k: v for k, v in found.items() if "stderr" not in k}
     assert shares == {"n": 4, "acc": 0.0, "acc_norm": 0.75, "acc_bytes": 0.5, "acc_tokens": 0.25}
     assert found["acc_stderr"] == 0 and found["acc_norm_stderr"] == pytest.approx((0.75 * 0.25 / 3) ** 0.5)
@@ -142,23 +123,23 @@ def test_no_choice_is_made_from_what_is_no_number():
     with torch.no_grad():
         model.transformer.h[0].mlp.c_fc.weight[0, 0] = torch.nan
     with pytest.raises(FloatingPointError, match="NaN"):
-        accuracy(model, ITEMS[:4], TOKENIZER)
+        hellaswag.accuracy(model, ITEMS[:4], TOKENIZER)
     with pytest.raises(FloatingPointError, match="NaN"):
         answer_accuracy(model, list(stories(3)), TOKENIZER)
 
 
 def test_of_a_context_that_is_too_long_the_end_is_kept_and_an_ending_that_is_too_long_is_refused():
-    assert fitting([1, 2, 3, 4, 5], [[6, 7], [8]], 4) == [3, 4, 5]
-    assert fitting([1, 2, 3], [[6, 7], [8]], 9) == [1, 2, 3]
+    assert hellaswag.fitting([1, 2, 3, 4, 5], [[6, 7], [8]], 4) == [3, 4, 5]
+    assert hellaswag.fitting([1, 2, 3], [[6, 7], [8]], 9) == [1, 2, 3]
     with pytest.raises(ValueError, match=r"17.*16"):
-        score_ids(new_model(block_size=16), [([1], [[2] * 17])])
+        hellaswag.score_ids(new_model(block_size=16), [([1], [[2] * 17])])
     with pytest.raises(ValueError, match="batch=0"):
-        score_ids(new_model(), [([1], [[2]])], batch=0)
+        hellaswag.score_ids(new_model(), [([1], [[2]])], batch=0)
 
 
 def test_autocast_scores_nearly_the_same():
     model = new_model()
-    plain, cast = (score(model, ITEMS[:6], TOKENIZER, precision=p) for p in ("float32", "bf16"))
+    plain, cast = (hellaswag.score(model, ITEMS[:6], TOKENIZER, precision=p) for p in ("float32", "bf16"))
     assert np.allclose(plain, cast, rtol=0.05) and plain != cast
 
 
@@ -166,9 +147,9 @@ def test_the_downloaded_set_comes_first(tmp_path, monkeypatch):
     assert hellaswag.REAL.name == "hellaswag_val.jsonl"
     monkeypatch.setattr(hellaswag, "REAL", tmp_path / "real.jsonl")
     monkeypatch.setattr(hellaswag, "COURSE", COURSE)
-    assert hellaswag.default_items() == COURSE and len(load_items()) == len(ITEMS)
+    assert hellaswag.default_items() == COURSE and len(hellaswag.load_items()) == len(ITEMS)
     hellaswag.REAL.write_text(json.dumps(ITEMS[3]))
-    assert load_items() == [ITEMS[3]]
+    assert hellaswag.load_items() == [ITEMS[3]]
 
 
 QUESTION = {"ctx": "A man sits on a roof. He", "endings": ["a", "b", "c", "d"], "label": 0}
@@ -182,10 +163,10 @@ QUESTION = {"ctx": "A man sits on a roof. He", "endings": ["a", "b", "c", "d"], 
 def test_a_line_that_is_no_question_is_named(tmp_path, line):
     (path := tmp_path / "some.jsonl").write_text(json.dumps(QUESTION) + "\n" + line + "\n")
     with pytest.raises(ValueError, match=r"some.jsonl, line 2"):
-        load_items(path)
+        hellaswag.load_items(path)
     path.write_text("")
     with pytest.raises(ValueError, match="holds no question"):
-        load_items(path)
+        hellaswag.load_items(path)
 
 
 @pytest.mark.parametrize(
@@ -195,4 +176,4 @@ def test_a_line_that_is_no_question_is_named(tmp_path, line):
 def test_questions_are_read_as_json_lines_are(tmp_path, change, encoding):
     text = "\n".join([json.dumps(QUESTION | change, ensure_ascii=False)] * 3) + "\n\n"
     (tmp_path / "items.jsonl").write_text(text, encoding=encoding, newline="")
-    assert load_items(tmp_path / "items.jsonl") == [QUESTION | change | {"label": 0}] * 3
+    assert hellaswag.load_items(tmp_path / "items.jsonl") == [QUESTION | change | {"label": 0}] * 3

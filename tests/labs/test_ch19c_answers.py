@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from nanogpt import trainer
 from nanogpt.cli import main
-from nanogpt.config import load_config
+from nanogpt.config import Config, load_config
 from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.evaluate import evaluate, token_losses
 from nanogpt.labs.corpora.stories import ensure_corpus, stories
@@ -47,6 +47,14 @@ def data(tmp_path_factory):
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("data")
     ensure_corpus(folder, BPETokenizer.train((story.text for story in stories(100)), 300), n=200)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def old(data, tmp_path_factory):
+    """Other stories, in the same tokens."""
+    folder = tmp_path_factory.mktemp("old")
+    ensure_corpus(folder, BPETokenizer.load(data / "tokenizer.json"), n=200, seed=5)
     return folder
 
 
@@ -115,14 +123,18 @@ def words(data, folder, **changes) -> list[str]:
     return ["tiny", *(f"{key.replace('_', '.', 1)}={value}" for key, value in keys.items())]
 
 
+def asked(data, folder, **changes) -> Config:
+    name, *keys = words(data, folder, **changes)
+    return load_config(name, keys)
+
+
 def lines(folder) -> list[dict]:
     found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{key: line.get(key) for key in ("step", "loss", "norm", "val_loss", "floor")} for line in found]
 
 
 def test_a_run_trains_and_validates_on_answers_and_goes_on_bit_for_bit(data, marker, tmp_path, monkeypatch):
-    name, *keys = words(data, tmp_path / "whole")
-    run = trainer.train_config(load_config(name, keys))
+    run = trainer.train_config(asked(data, tmp_path / "whole"))
     told, one_step = lines(tmp_path / "whole"), trainer.one_step
     assert told[-1]["val_loss"] == pytest.approx(answer_loss(run.model, *run.held, marker=marker), abs=1e-6)
     assert told[-1]["floor"] is None, "the floor is one of all tokens"
@@ -132,24 +144,18 @@ def test_a_run_trains_and_validates_on_answers_and_goes_on_bit_for_bit(data, mar
             raise SystemExit(9)
         return one_step(run)
 
-    name, *keys = words(data, tmp_path / "killed")
-    monkeypatch.setattr(trainer, "one_step", killed)
-    with pytest.raises(SystemExit):
-        trainer.train_config(load_config(name, keys))
-    monkeypatch.undo()
-    trainer.train_config(load_config(name, keys))
+    with pytest.raises(SystemExit), monkeypatch.context() as patch:
+        patch.setattr(trainer, "one_step", killed)
+        trainer.train_config(asked(data, tmp_path / "killed"))
+    trainer.train_config(asked(data, tmp_path / "killed"))
     assert lines(tmp_path / "killed") == told
-    name, *keys = words(data, tmp_path / "all", data_answers_after="", train_max_steps=1)
-    trainer.train_config(load_config(name, keys))
+    trainer.train_config(asked(data, tmp_path / "all", data_answers_after="", train_max_steps=1))
     assert lines(tmp_path / "all")[0]["loss"] != told[0]["loss"], "without the key all targets count"
 
 
-def test_in_a_mixture_the_other_folders_count_in_full(data, tmp_path):
+def test_in_a_mixture_the_other_folders_count_in_full(data, old, tmp_path):
     """They are there so that they are not forgotten; most of their documents have no answer."""
-    old = tmp_path / "old"
-    ensure_corpus(old, BPETokenizer.load(data / "tokenizer.json"), n=200, seed=5)
-    name, *keys = words(data, tmp_path / "run", data_mix=f"{{{old}: 1, {data}: 3}}")
-    stream = trainer.build_run(load_config(name, keys)).stream
+    stream = trainer.build_run(asked(data, tmp_path / "run", data_mix=f"{{{old}: 1, {data}: 3}}")).stream
     x, y = (torch.cat(parts) for parts in zip(*(stream.next_batch() for _ in range(5))))
     theirs, _ = DocumentStream(open_shards(old, "train"), 5, T).next_batch()
     of_old = (x[:, None] == theirs).all(-1).any(-1)
@@ -159,12 +165,9 @@ def test_in_a_mixture_the_other_folders_count_in_full(data, tmp_path):
 
 
 @pytest.mark.parametrize("after", ["", " came with"])
-def test_each_folder_of_a_mixture_is_validated_under_its_name(data, marker, tmp_path, capsys, after):
-    old = tmp_path / "old"
-    ensure_corpus(old, BPETokenizer.load(data / "tokenizer.json"), n=200, seed=5)
-    mix = f"{{{data}: 3, {old}: 1}}"
-    name, *keys = words(data, tmp_path / "run", data_mix=mix, data_answers_after=after, train_max_steps=2)
-    run = trainer.train_config(load_config(name, keys))
+def test_each_folder_of_a_mixture_is_validated_under_its_name(data, old, marker, tmp_path, capsys, after):
+    changes = {"data_mix": f"{{{data}: 3, {old}: 1}}", "data_answers_after": after}
+    run = trainer.train_config(asked(data, tmp_path / "run", train_max_steps=2, **changes))
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     for key, folder in (("val_loss", data), (f"val_loss of {old}", old)):
         tokens, eot = read_shard(open_shards(folder, "val")[0])[:2000], run.held[1]

@@ -1,6 +1,7 @@
 """Adapters, mixtures and answers in the trainer: the steps of a loop by hand, the base unmoved, a checkpoint of the adapter alone."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -53,9 +54,13 @@ def words(place, name: str, **changes) -> list[str]:
     return ["tiny", base, *(f"{key.replace('_', '.', 1)}={value}" for key, value in keys.items())]
 
 
+def asked(said: list[str]) -> Config:
+    name, *overrides = said
+    return load_config(name, overrides)
+
+
 def fitted(place, name: str, **changes):
-    said, *overrides = words(place, name, **changes)
-    return trainer.train_config(load_config(said, overrides))
+    return trainer.train_config(asked(words(place, name, **changes)))
 
 
 def losses(place, name: str) -> list[float]:
@@ -116,19 +121,15 @@ def test_what_cannot_work_is_said_in_one_sentence_with_its_key(place, changes, s
     assert says in said and said.count("\n") == 1
 
 
-def test_a_base_that_was_trained_further_is_refused(place):
-    fitted(place, "orphan", train_max_steps=4)
-    other = load_model(place / "base")
+def test_a_base_that_was_trained_further_is_refused(place, tmp_path):
+    shutil.copytree(place / "base", base := tmp_path / "base")
+    fitted(place, "orphan", init_from=base, train_max_steps=4)
+    other = load_model(base)
     with torch.no_grad():
         other.transformer.ln_f.bias[3] += 1e-6
-    before = {path: path.read_bytes() for path in (place / "base").iterdir()}
-    try:
-        save_model(other, place / "base")
-        with pytest.raises(ValueError, match="was trained beside other weights than this model's"):
-            fitted(place, "orphan")
-    finally:
-        for path, data in before.items():
-            path.write_bytes(data)
+    save_model(other, base)
+    with pytest.raises(ValueError, match="was trained beside other weights than this model's"):
+        fitted(place, "orphan", init_from=base)
 
 
 @pytest.fixture(scope="module")
@@ -138,19 +139,24 @@ def old(place):
     return place / "old"
 
 
-def mixed(place, old, name: str, weights=(3, 1), **changes) -> list[str]:
+def mixture(place, old) -> str:
+    return f"{{{place / 'data'}: 3, {old}: 1}}"
+
+
+def mixed(place, old, name: str) -> list[str]:
     """A run with a mixture: two micro-batches a step, so that a micro-batch is not a cycle."""
-    mix = f"{{{place / 'data'}: {weights[0]}, {old}: {weights[1]}}}"
-    return words(place, name, data_mix=mix, train_micro_batch=2, **changes)
+    return words(place, name, data_mix=mixture(place, old), train_micro_batch=2)
+
+
+def streams_of(place, old) -> list[DocumentStream]:
+    return [DocumentStream(open_shards(folder, "train"), 1, T, seed=0) for folder in (place / "data", old)]
 
 
 def by_hand(place, old, keys: set[str]) -> list[float]:
     """The losses of a loop outside of the trainer that does what these keys ask for."""
-    how = {"T": T, "seed": 0}
-    stream = DocumentStream(open_shards(place / "data", "train"), B, **how)
+    stream = DocumentStream(open_shards(place / "data", "train"), B, T, seed=0)
     if "mix" in keys:
-        parts = [DocumentStream(open_shards(folder, "train"), 1, **how) for folder in (place / "data", old)]
-        stream = MixedStream(parts, [3, 1], B)
+        stream = MixedStream(streams_of(place, old), [3, 1], B)
     if "answers" in keys:
         marker = BPETokenizer.load(place / "data/tokenizer.json").encode(" had")
         if "mix" in keys:
@@ -170,7 +176,7 @@ def test_each_key_is_the_loop_by_hand_to_the_last_bit(place, old, keys):
     name = " ".join(sorted(keys))
     changes = {} if "lora" in keys else {"lora_rank": 0}
     if "mix" in keys:
-        changes["data_mix"] = f"{{{place / 'data'}: 3, {old}: 1}}"
+        changes["data_mix"] = mixture(place, old)
     if "answers" in keys:
         changes["data_answers_after"] = " had"
     fitted(place, name, **changes)
@@ -181,14 +187,11 @@ def test_each_key_is_the_loop_by_hand_to_the_last_bit(place, old, keys):
 @pytest.mark.parametrize("kind", ["adapters", "adapters and mixture"])
 def test_a_run_that_is_killed_within_a_step_goes_on_bit_for_bit(place, old, kind, monkeypatch):
     """On every system; test_ch19c_kills has signals."""
-    one_step, asked = (
-        trainer.one_step,
-        (mixed if "mixture" in kind else lambda place, old, name: words(place, name)),
-    )
+    one_step = trainer.one_step
 
     def start(name: str) -> dict[str, bytes]:
-        said, *overrides = asked(place, old, name)
-        run = trainer.train_config(load_config(said, overrides))
+        said = mixed(place, old, name) if "mixture" in kind else words(place, name)
+        run = trainer.train_config(asked(said))
         return {path.name: path.read_bytes() for path in run.kept.glob("*.safetensors")}
 
     def killed(run):
@@ -205,10 +208,9 @@ def test_a_run_that_is_killed_within_a_step_goes_on_bit_for_bit(place, old, kind
 
 
 def test_a_mixture_has_exactly_its_shares(place, old, capsys):
-    said, *overrides = mixed(place, old, "mixed")
-    run = trainer.build_run(load_config(said, overrides))
+    run = trainer.build_run(asked(mixed(place, old, "mixed")))
     assert f"of each 4 rows 3 of {place / 'data'}, 1 of {old}" in capsys.readouterr().out
-    streams = [DocumentStream(open_shards(folder, "train"), 1, T, seed=0) for folder in (place / "data", old)]
+    streams = streams_of(place, old)
     theirs = [{tuple(s.next_batch()[0][0].tolist()) for _ in range(B * STEPS)} for s in streams]
     rows = [tuple(row) for _ in range(2 * STEPS) for row in run.stream.next_batch()[0].tolist()]
     assert [sum(row in known for row in rows) for known in theirs] == [24, 8]
@@ -261,10 +263,8 @@ def test_the_memory_of_an_adapter_run_is_that_of_its_step(rank):
 def test_adapters_are_counted_as_they_are_made():
     model = add_lora(GPT(SHAPE), 3, targets=["c_fc"])
     made = sum(p.numel() for p in lora_parameters(model).values())
-    assert (
-        adapter_numbers(SHAPE, config_of(3, targets=("c_fc",))) == made
-        and adapter_numbers(SHAPE, config_of(0)) == 0
-    )
+    assert adapter_numbers(SHAPE, config_of(3, targets=("c_fc",))) == made
+    assert adapter_numbers(SHAPE, config_of(0)) == 0
 
 
 def test_a_frozen_model_has_a_smaller_bound_and_any_other_the_same():
@@ -279,9 +279,8 @@ def test_a_frozen_model_has_a_smaller_bound_and_any_other_the_same():
 
 def test_a_dry_run_says_adapters_and_the_epochs_of_each_folder(place, old, capsys, monkeypatch):
     monkeypatch.setattr(dryrun, "measure_roofline", lambda device: Roofline("cpu", {"float32": 1e9}, 1e9))
-    said, *overrides = mixed(place, old, "dry")
-    config = load_config(said, overrides)
-    dry_run(config)
+    said = mixed(place, old, "dry")
+    dry_run(asked(said))
     told = capsys.readouterr().out
     assert ", and 1,536 in adapters, which alone are trained" in told
     rows = STEPS * B
@@ -289,6 +288,6 @@ def test_a_dry_run_says_adapters_and_the_epochs_of_each_folder(place, old, capsy
         documents = len(DocumentStream(open_shards(folder, "train"), 1, T).starts)
         assert f"epochs      {rows * share / 4 / documents:.2f} of {documents} documents in {folder}" in told
     assert not (place / "dry").exists(), "a dry run has written something"
-    dry_run(load_config(said, [*overrides, "lora.rank=0", "data.mix=null"]))
+    dry_run(asked([*said, "lora.rank=0", "data.mix=null"]))
     told = capsys.readouterr().out
     assert "adapters" not in told and told.count("epochs") == 1

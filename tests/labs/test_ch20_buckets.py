@@ -118,14 +118,6 @@ def test_each_gradient_is_sent_once_and_before_backward_has_come_to_the_first_la
         wire.events.clear()
 
 
-def test_the_mean_comes_back_and_not_the_sum():
-    model, wire = layers(1), Wire()
-    averages = Buckets(model, Ranks(size=4), send=wire.send)
-    model(torch.ones(1, 3)).sum().backward()
-    averages.wait()
-    assert torch.equal(model[0].bias.grad, torch.full((3,), 0.25))
-
-
 @pytest.mark.parametrize("cap", [1.0, 12.0, 48.0, 100.0, math.inf])
 def test_buckets_keep_the_order_and_the_cap(cap):
     parameters = list(layers().parameters())
@@ -173,10 +165,7 @@ def test_after_an_error_an_nccl_group_is_not_left_which_would_wait_for_the_other
     ("error", "lost"),
     [
         (RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"), True),
-        (
-            RuntimeError("[../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv"),
-            True,
-        ),
+        (RuntimeError("[../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms"), True),
         (RuntimeError("CUDA error: peer access is not supported between these two devices"), False),
         (ValueError("gloo: timeout"), False),
     ],

@@ -5,17 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from nanogpt.config import LABS, Config, Data, Eval, Model, Optim, Run, Train, keys, load_config
+from nanogpt.config import LABS, Config, Data, Eval, Model, Optim, Run, Train, keys
 from nanogpt.distributed import Ranks
 from nanogpt.labs.parallel import agreement
 from nanogpt.trainer import build_run, fit
 
-CATS = "".join(f"The cat number {i} sat.\n\n" for i in range(200))
-
 SECTIONS = Model, Data, Optim, Train, Eval, Run
 
 
-def test_every_key_is_read_by_a_run_or_by_a_lab(tmp_path, monkeypatch):
+def test_every_key_is_read_by_a_run_or_by_a_lab(config, tmp_path, monkeypatch):
     """Who adds a key must use it: what nobody reads has no effect."""
     read = set()
 
@@ -25,18 +23,14 @@ def test_every_key_is_read_by_a_run_or_by_a_lab(tmp_path, monkeypatch):
             read.add((type(self), name))
         return object.__getattribute__(self, name)
 
-    (tmp_path / "cats.txt").write_text(CATS)
-    words = ["data.source=" + str(tmp_path / "cats.txt"), "data.tokenizer=280", f"data.dir={tmp_path}/shards"]
-    words += [f"run.dir={tmp_path}/run", "run.device=cpu", "run.checkpoint_every=1", "optim.warmup=1"]
-    words += ["model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_size=16"]
-    words += ["train.batch_tokens=32", "train.micro_batch=2", "train.max_steps=2"]
-    words += ["eval.every=1", "eval.sample_every=2", "eval.tokens=100"]
     for schedule in ("cosine", "wsd"):
-        config = load_config("tiny", [*words, f"optim.schedule={schedule}", f"run.dir={tmp_path}/{schedule}"])
+        places = {"data_dir": str(tmp_path / "data"), "run_dir": str(tmp_path / schedule)}
+        every = {"eval_every": 1, "eval_sample_every": 2, "train_max_steps": 2}
+        asked = config(optim_schedule=schedule, **every, **places)
         with monkeypatch.context() as patch:
             for section in SECTIONS:
                 patch.setattr(section, "__getattribute__", recorded)
-            fit(build_run(config))
+            fit(build_run(asked))
     used = {f"{section.__name__.lower()}.{name}" for section, name in read}
     shape = {f"model.{name}" for name in vars(Model())}  # Model.shape hands them all to GPTConfig
     asked_of_labs = {key for key in keys() if key in LABS or key.partition(".")[0] in LABS}

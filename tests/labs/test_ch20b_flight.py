@@ -29,26 +29,22 @@ def test_the_first_difference_is_found_of_kind_size_and_number():
     assert where_they_part([same, [*same, entry(3)]]) == [None, entry(3)], "one that only one rank makes"
 
 
-def after_the_collectives(ranks: Ranks, alone: bool) -> list[dict]:
-    """Two all-reduces; then rank 0 gathers alone, or all do."""
+def after_the_collectives(ranks: Ranks) -> list[dict]:
+    """Two all-reduces; then rank 0 gathers alone."""
     with contextlib.suppress(RuntimeError):  # the time limit
         for _ in range(2):
             ranks.mean(torch.ones(5))
-        ranks.mean(torch.ones(5)) if ranks.rank and alone else gathered(ranks, 1)
+        ranks.mean(torch.ones(5)) if ranks.rank else gathered(ranks, 1)
     return flight_record()
 
 
 def test_the_record_names_the_rank_the_collective_and_our_call():
-    records = in_ranks(after_the_collectives, 2, True, seconds=1.0)
+    records = in_ranks(after_the_collectives, 2, seconds=1.0)
     gather, reduce = where_they_part(records)
     assert (gather["kind"], reduce["kind"]) == ("all_gather", "all_reduce")
     assert gather["calls"][-1].startswith("gathered (distributed.py:")
     assert reduce["calls"][-1].startswith("mean (distributed.py:") and reduce["sizes"] == [[5]]
     assert [gather, reduce] == [record[-1] for record in records], "neither has gone on after it"
-
-
-def test_ranks_that_do_the_same_do_not_part():
-    assert where_they_part(in_ranks(after_the_collectives, 2, False)) is None
 
 
 def test_nccls_record_is_read_by_its_own_name(monkeypatch):
