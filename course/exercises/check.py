@@ -10,7 +10,7 @@ from pathlib import Path
 
 from course.exercises.cells import checksum, without_magics
 from course.exercises.sets import HEADING, RELEASED
-from course.files import write_atomically
+from course.files import json_bytes, read_records, write_atomically
 from course.grade.submission import Invalid, cells_of, texts_of
 from course.grade.without import found
 from course.package.remedies import not_there
@@ -145,13 +145,8 @@ def record(passed: dict[str, tuple[str, int]], graded: list[str]) -> None:
     kept = {task: made for task, made in progress().items() if task not in graded}
     for task, (title, minutes) in passed.items():
         kept[task] = {"title": title, "minutes": minutes, "when": f"{datetime.now():%Y-%m-%d %H:%M}"}
-    text = json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False)
-    write_atomically(PASSED, (text + "\n").encode())
+    write_atomically(PASSED, json_bytes(dict(sorted(kept.items()))))
 
 
 def progress() -> dict[str, dict]:
-    try:
-        kept = json.loads(PASSED.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return kept if isinstance(kept, dict) else {}
+    return read_records(PASSED)

@@ -1,11 +1,10 @@
 """`course progress`: which checkpoints and tasks have passed, the minutes planned for them, and the predictions."""
 
-import json
 from pathlib import Path
 
 from course.exercises.check import progress
 from course.exercises.hours import in_hours, minutes
-from course.files import read_cells
+from course.files import read_cells, read_records
 from course.package.cells import claimed_modules
 from course.package.passed import passed
 from course.paths import CourseError, module_path, notebook_path
@@ -46,15 +45,11 @@ def title_of(path: Path) -> str:
 
 def state(chapter: str, made: dict | None) -> str:
     """What is known of a chapter: whether its checkpoint has passed, by whom it was run, and whether its modules are there."""
-    try:
-        exported = claimed_modules(notebook_path(chapter))
-    except CourseError as problem:
-        return str(problem)
     if not is_there(chapter):
         return "–"
     says = f"passed {made.get('when', '')}" if made else "–"
     says += ", by course run" if made and made.get("executed") else ""
-    whole = all(module_path(module).is_file() for module in exported)
+    whole = all(module_path(module).is_file() for module in claimed_modules(notebook_path(chapter)))
     return says if whole else f"{says}, a module is missing: checkpoint it again"
 
 
@@ -68,11 +63,7 @@ def task_lines() -> list[str]:
 
 
 def prediction_lines() -> list[str]:
-    try:
-        kept = json.loads(KEPT.read_text(encoding="utf-8"))
-        kept = {key: made for key, made in sorted(kept.items()) if made["guess"] is not None}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        kept = {}
+    kept = {key: made for key, made in sorted(read_records(KEPT).items()) if made.get("guess") is not None}
     if not kept:
         return ["no prediction yet: chapters ask for them"]
     rows = [["", "your predictions", "guess", "outcome", "error"]]

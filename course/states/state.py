@@ -5,7 +5,7 @@ Kept in a file that git ignores: the state, and the chapters that have been buil
 
 import json
 
-from course.files import write_atomically
+from course.files import json_bytes, write_atomically
 from course.paths import ROOT
 
 FILE = ROOT / ".course-state.json"
@@ -41,7 +41,7 @@ def is_there(chapter: str) -> bool:
 
 
 def file_text(state: str, chapters: list[str]) -> bytes:
-    return (json.dumps({"state": state, "chapters": sorted(chapters)}, indent=1) + "\n").encode()
+    return json_bytes({"state": state, "chapters": sorted(chapters)})
 
 
 def after_checkpoint(chapter: str) -> None:
