@@ -14,15 +14,8 @@ from pathlib import Path
 
 from ruff import find_ruff_bin
 
-from course.package.cells import ExportedCell, exported_cells, heads, imported_names
-from course.package.growing import (
-    first_line,
-    grow,
-    in_reading_order,
-    lines_of_imports,
-    module_parts,
-    names_used,
-)
+from course.package.cells import ExportedCell, exported_cells, first_line, heads, imported_names
+from course.package.growing import grow, in_reading_order, lines_of_imports, module_parts, names_used
 from course.paths import ROOT, CourseError, module_file
 
 

@@ -9,7 +9,7 @@ import symtable
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from course.package.cells import ExportedCell, Function, continues_itself, defined_names, parse
+from course.package.cells import ExportedCell, Function, continues_itself, defined_names, first_line, parse
 from course.paths import CourseError, module_file
 
 
@@ -74,11 +74,6 @@ def lines_of_imports(cell: ExportedCell) -> set[int]:
     """The lines of a cell's imports, from 0: they move to the top of the module."""
     imports = (node for node in cell.tree.body if isinstance(node, ast.Import | ast.ImportFrom))
     return {number for node in imports for number in range(node.lineno - 1, node.end_lineno)}
-
-
-def first_line(node: ast.stmt) -> int:
-    """The line that a statement begins in, with its decorators, from 1."""
-    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
 
 
 def end_of(node: ast.stmt, lines: list[str]) -> int:
@@ -249,5 +244,4 @@ def needed_at_once(node: ast.AST) -> set[str]:
 
 
 def module_parts(text: str) -> list[Part]:
-    """The parts of a module's text."""
     return list(parts_of(ExportedCell("the module", "", text, parse(text, "the module"))))
