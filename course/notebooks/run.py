@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -11,24 +12,14 @@ from importlib.metadata import version
 
 from tqdm import tqdm
 
-from course.files import notebook_bytes, read_notebook, write_atomically
+from course.files import json_bytes, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.build import clean, execute
 from course.notebooks.trust import trusted_environment
 from course.package.remedies import remedy
 from course.paths import BUILT, ROOT, RUNS, TIMES, CourseError, chapters, module_path, notebook_path, relative
 
 # As on README's first screen.
-SAMPLE = [
-    "-m",
-    "nanogpt",
-    "sample",
-    "--checkpoint",
-    "data/built/model",
-    "--prompt",
-    "One sunny day,",
-    "--temperature",
-    "0.5",
-]
+SAMPLE = '-m nanogpt sample --checkpoint data/built/model --prompt "One sunny day," --temperature 0.5'
 
 
 def run(chosen: list[str], record: bool = False) -> int:
@@ -54,7 +45,7 @@ def run(chosen: list[str], record: bool = False) -> int:
     print(f"\n{said} The executed notebooks are in {relative(RUNS)}/; `make lab` opens the course.")
     if (BUILT / "model/train.json").exists() and module_path("cli").is_file():
         print("A story by your model, as `python -m nanogpt sample` writes it:\n", flush=True)
-        subprocess.run([sys.executable, *SAMPLE], cwd=ROOT)
+        subprocess.run([sys.executable, *shlex.split(SAMPLE)], cwd=ROOT)
     return 0
 
 
@@ -90,4 +81,4 @@ def keep_times(seconds: dict[str, float]) -> None:
         "python": platform.python_version(),
         "seconds": dict(sorted((known | seconds).items())),
     }
-    write_atomically(TIMES, (json.dumps(measurement, indent=1) + "\n").encode())
+    write_atomically(TIMES, json_bytes(measurement))

@@ -16,9 +16,7 @@ def update() -> int:
     A growing package stays as it is, and so does a notebook whose blanks somebody has begun to write.
     """
     if not is_clone():
-        raise CourseError(
-            "this folder is no git clone: clone the course beside it, and take along what is yours"
-        )
+        raise CourseError("this folder is no git clone: clone the course beside it, and copy what is yours")
     none = "this branch follows none; use git pull by hand"
     upstream = git("rev-parse", "--abbrev-ref", "@{upstream}", why=none).strip()
     git("fetch", "--quiet", why="the newest state cannot be fetched")

@@ -5,6 +5,9 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
 from course.files import notebook_bytes, read_notebook
 from course.git import git
 from course.notebooks.address import dressed
@@ -20,8 +23,6 @@ HINT = re.compile(r"^(#\| blank[^:\n]*):.*$", re.MULTILINE)
 
 def handed_out(nb, name: str):
     """Above each blank its hints, below it a check, and nothing printed yet; cells keep their ids. name: the notebook's."""
-    from nbformat.v4 import new_code_cell, new_markdown_cell
-
     nb, chapter = copy.deepcopy(nb), number_of(Path(name))
     with_blanks = {cell.id: cell for cell in exported_cells(nb, name) if cell.blanks}
     cells = []
@@ -78,8 +79,6 @@ def released_notebook(path: Path):
 
     Students never edit the source, so it tells a released notebook from one they committed themselves.
     """
-    import nbformat
-
     wanted, commits = notebook_from_source(source_path(number_of(path))), ""
     with suppress(CourseError):
         commits = git("log", "--format=%H", "--", relative(path))
