@@ -24,8 +24,7 @@ class Chapter:
     """
 
     def __init__(self, path: Path, nb=None):
-        self.number, self.path = number_of(path), path
-        self.nb = read_cells(path) if nb is None else nb
+        self.number, self.path, self.nb = number_of(path), path, nb or read_cells(path)
         self.cells = exported_cells(self.nb, path.name)
         self.modules = list(dict.fromkeys(cell.module for cell in self.cells))
         wrote = {number for module in self.modules for number in chapters_of(module)}
@@ -94,9 +93,9 @@ def chapters_of(module: str) -> list[str]:
     return [number_of(Path(name)) for name in writers(current(module))]
 
 
-def current(module: str) -> str:
-    """The text of the package's module; empty where there is none."""
-    path = module_path(module, PACKAGE)
+def current(module: str, package: Path = PACKAGE) -> str:
+    """The text of a package's module; empty where there is none."""
+    path = module_path(module, package)
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
