@@ -5,13 +5,14 @@ import importlib
 import io
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import matplotlib.pyplot as plt
 from IPython import get_ipython
 from IPython.display import display
 
 from course.colab import is_colab, save_shown
+from course.package.as_of import chapters_of, compose, notebooks_upto
 from course.package.blank import say_turn
 from course.package.cells import exported_cells
 from course.package.checkpoint import TestsFail, checkpoint_chapter
@@ -52,11 +53,6 @@ def remember(result) -> None:
         print(said)
 
 
-if get_ipython():  # an event, not the kernel's history: some runners keep none
-    get_ipython().events.register("post_run_cell", remember)
-    get_ipython().set_custom_exc((NotImplementedError,), say_turn)
-
-
 def elsewhere() -> str:
     """What to say where this kernel does not work in notebooks/ (or a folder beside it); nothing where it does."""
     if not NOTEBOOKS.is_dir() or Path("../data").resolve() == ROOT / "data":
@@ -64,8 +60,11 @@ def elsewhere() -> str:
     return f"note: this kernel works in {Path.cwd()}, and chapters in {NOTEBOOKS}: open the notebook there; its data is ../data, and the checkpoint exports the notebook saved there"
 
 
-if get_ipython() and (said := elsewhere()):
-    print(said)
+if get_ipython():  # an event, not the kernel's history: some runners keep none
+    get_ipython().events.register("post_run_cell", remember)
+    get_ipython().set_custom_exc((NotImplementedError,), say_turn)
+    if said := elsewhere():
+        print(said)
 
 
 def checkpoint(chapter: str) -> None:
@@ -127,9 +126,8 @@ def as_module(name: str) -> None:
 
     The checkpoint writes the module; before that, a trainer that is asked for this lab finds the notebook's own functions.
     """
-    from nbformat.v4 import new_code_cell, new_notebook  # here: it takes a second
-
-    cells = exported_cells(new_notebook(cells=[new_code_cell(text) for text in RUN]), "this notebook")
+    ran = SimpleNamespace(cells=[SimpleNamespace(cell_type="code", source=text) for text in RUN])
+    cells = exported_cells(ran, "this notebook")
     names = {each.split(".")[0] for cell in cells if cell.module == name for each in cell.names()}
     try:
         module = importlib.import_module(f"nanogpt.{name}")
@@ -140,8 +138,6 @@ def as_module(name: str) -> None:
 
 def as_left_by(chapter: str, name: str) -> ModuleType:
     """`nanogpt.NAME` as this chapter left it: what the next sitting goes on with, whatever later ones have made of it."""
-    from course.package.as_of import chapters_of, compose, notebooks_upto
-
     if not any(number > chapter for number in chapters_of(name)):
         return importlib.import_module(f"nanogpt.{name}")
     module = ModuleType(f"nanogpt.{name}")
