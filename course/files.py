@@ -67,12 +67,10 @@ def read_cells(path: Path) -> SimpleNamespace:
         saved = json.loads(path.read_text(encoding="utf-8"))
         if saved["nbformat"] != 4:
             raise ValueError(f"its format is {saved['nbformat']}, not 4")
-        cells = [
-            SimpleNamespace(
-                cell_type=str(cell["cell_type"]), source="".join(cell["source"]), id=str(cell.get("id", ""))
-            )
-            for cell in saved["cells"]
-        ]
+        cells = []
+        for cell in saved["cells"]:
+            kind, source = str(cell["cell_type"]), "".join(cell["source"])
+            cells.append(SimpleNamespace(cell_type=kind, source=source, id=str(cell.get("id", ""))))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise unreadable(path, error) from None
     return SimpleNamespace(cells=cells)

@@ -99,10 +99,7 @@ def not_right(chapter: str) -> str:
 
 
 def show(fig, alt: str | None = None, handle=None) -> None:
-    """Display a figure as a small PNG with alternative text, in place of what `handle` showed if given, and close it.
-
-    alt: by default the figure's own label.
-    """
+    """Display a figure as a small PNG with alternative text, by default its label, in place of what `handle` showed; close it."""
     alt = alt or fig.get_label()
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png")
@@ -113,10 +110,7 @@ def show(fig, alt: str | None = None, handle=None) -> None:
 
 
 def grown(name: str, chapter: str | None = None) -> None:
-    """Show how this chapter's saved notebook changes a definition of earlier ones: "+ " is new, "- " is gone.
-
-    chapter: the one that grows it, where several do.
-    """
+    """Show how a chapter's saved notebook changes an earlier definition: "+ " is new, "- " is gone. chapter: where several do."""
     lines = difference(name, chapter)
     display({"text/plain": "\n".join(lines), "text/html": as_html(lines)}, raw=True)
 

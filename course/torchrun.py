@@ -24,10 +24,7 @@ TURN_SAID = re.compile(rf"(?<!\"){TURN}.*")  # as an error says it, not as the l
 
 
 def package_so_far(number: str, executed: list[str]) -> Path:
-    """A folder with nanogpt as of this chapter, whose modules are made of its cells as they were run last.
-
-    A cell that has not been run yet is taken as the notebook has it.
-    """
+    """A folder with nanogpt as of this chapter, made of its cells as they were run last; of those not run yet as they are saved."""
     path = notebook_path(number)
     notebook = read_cells(path)
     heads = [read_head(cell.source, path.name) for cell in notebook.cells if cell.cell_type == "code"]

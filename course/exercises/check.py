@@ -95,7 +95,6 @@ def released(source: str, metadata: dict) -> Released:
 def outcomes(
     cells: list[Released], tasks: dict, problems: dict[str, str], seconds: float, folder: Path
 ) -> dict[str, str]:
-    """What to tell of each task."""
     by_name = {cell.name: cell for cell in cells}
     said = run(cells, seconds, folder)
     broken = next((f"{n}: {words}" for n, words in said.items() if n.startswith("given-") and words), "")

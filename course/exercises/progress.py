@@ -13,10 +13,9 @@ from course.site.chapters import OPTIONAL
 from course.states.state import described, is_there
 
 
-def call_progress() -> int:
+def call_progress() -> str:
     parts = [[f"package: {described()}"], chapter_lines(), task_lines(), prediction_lines()]
-    print("\n\n".join("\n".join(lines) for lines in parts))
-    return 0
+    return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def chapter_lines() -> list[str]:

@@ -74,7 +74,6 @@ def call_release(chapters: list[str], to: Path | None, public: Path | None) -> l
 
 
 def named(chapters: list[str]) -> list[str]:
-    """These sets, or all."""
     return chapters or [folder.name for folder in sets.folders()]
 
 

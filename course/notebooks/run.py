@@ -22,10 +22,7 @@ SAMPLE = '-m nanogpt sample --checkpoint data/built/model --prompt "One sunny da
 
 
 def run(chosen: list[str], record: bool = False) -> int:
-    """Execute the chosen chapters; executed copies go to runs/, the notebooks themselves stay as they are.
-
-    Raises CourseError at the first failing cell: what was done before it stays done.
-    """
+    """Execute the chosen chapters; copies go to runs/, the notebooks stay as they are. CourseError at the first cell that fails."""
     notebooks = {chapter: read_notebook(notebook_path(chapter)) for chapter in chosen}
     seconds: dict[str, float] = {}
     cells = sum(len(nb.cells) for nb in notebooks.values())

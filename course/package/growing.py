@@ -51,11 +51,10 @@ def parts_of(cell: ExportedCell, outer: ast.ClassDef | None = None, begin: int =
         over = last if node is body[-1] else end_of(node, lines)
         if isinstance(node, ast.Import | ast.ImportFrom) and outer is None:
             continue
-        end = over
         is_class = outer is None and isinstance(node, ast.ClassDef)
         has_members = is_class and node.body[0].lineno > node.lineno
-        if has_members:  # its head ends above the comments of its first member
-            end = above(first_line(node.body[0]) - 1, lines)
+        # a class's head ends above the comments of its first member
+        end = above(first_line(node.body[0]) - 1, lines) if has_members else over
         if continues_itself(node) and not (has_members and len(node.bases) == 1 and not node.keywords):
             goes_on = f"{node.name} goes on as `class {node.name}({node.name}):`"
             raise CourseError(f"{cell.where}: {goes_on}, which names itself alone and has its members below")

@@ -69,7 +69,6 @@ def settle(files: dict[str, bytes], folder: Path) -> int:
 
 
 def notebooks() -> dict[str, Path]:
-    """The notebooks of the chapters, by number."""
     return {chapter: notebook_path(chapter) for chapter in source_chapters()}
 
 
