@@ -55,7 +55,7 @@ def add(commands, name: str, command: "Command") -> Parser:
 
 
 def call(command: "Command", args) -> int | None:
-    """Its function, with the options as arguments: what it returns is an exit code, or a text to be printed."""
+    """Its function, with the options as arguments: what it returns is an exit code (None: all well), or a text to be printed."""
     if callable(command.call):
         return command.call(args)
     given = {name: value for name, value in vars(args).items() if name != "call"}
@@ -84,7 +84,6 @@ def notebook(chapter: str) -> str:
 
 
 def chosen_chapters(args) -> list[str]:
-    """The chapters that `course run` was asked for, in order."""
     there = chapters()
     if args.chapters and (args.first or args.last):
         raise CourseError("name chapters, or a range with --from and --to, not both")
@@ -97,8 +96,8 @@ def chosen_chapters(args) -> list[str]:
     return chosen
 
 
-def run(args) -> int:
-    return load("course.notebooks.run:run")(chosen_chapters(args), record=args.record)
+def run(args) -> None:
+    load("course.notebooks.run:run")(chosen_chapters(args), record=args.record)
 
 
 def build(args) -> int:

@@ -24,17 +24,8 @@ from course.parts import run_parts_again
 from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
 
-__all__ = [
-    "answer",
-    "as_left_by",
-    "as_module",
-    "check",
-    "checkpoint",
-    "grown",
-    "predict",
-    "predictions",
-    "show",
-]
+__all__ = ["as_left_by", "as_module", "check", "checkpoint", "grown", "show"]
+__all__ += ["answer", "predict", "predictions"]  # of course/predictions.py
 
 plt.style.use(Path(__file__).with_suffix(".mplstyle"))
 RUN: list[str] = []  # the cells that ran to their end since this module was imported, in order

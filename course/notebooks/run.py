@@ -21,7 +21,7 @@ from course.paths import BUILT, ROOT, RUNS, TIMES, CourseError, chapters, module
 SAMPLE = '-m nanogpt sample --checkpoint data/built/model --prompt "One sunny day," --temperature 0.5'
 
 
-def run(chosen: list[str], record: bool = False) -> int:
+def run(chosen: list[str], record: bool = False) -> None:
     """Execute the chosen chapters; copies go to runs/, the notebooks stay as they are. CourseError at the first cell that fails."""
     notebooks = {chapter: read_notebook(notebook_path(chapter)) for chapter in chosen}
     seconds: dict[str, float] = {}
@@ -42,7 +42,6 @@ def run(chosen: list[str], record: bool = False) -> int:
     if (BUILT / "model/train.json").exists() and module_path("cli").is_file():
         print("A story by your model, as `python -m nanogpt sample` writes it:\n", flush=True)
         subprocess.run([sys.executable, *shlex.split(SAMPLE)], cwd=ROOT)
-    return 0
 
 
 def how_to_go_on(chosen: list[str], chapter: str) -> str:

@@ -65,7 +65,6 @@ def checkpoint_chapter(
 
 
 def top_level(text: str) -> set[str]:
-    """The names that a module defines."""
     return {name for part in module_parts(text) for name in part.names if "." not in name}
 
 

@@ -42,7 +42,6 @@ def readme(write: bool) -> int:
 
 
 def filled(text: str, path: Path) -> str:
-    """The text of a page with every block as it has to be now."""
 
     def block(found: re.Match) -> str:
         made = BLOCKS[found[2]]()
@@ -71,7 +70,6 @@ def picture(name: str, width: int, alt: str) -> str:
 
 
 def exercise_minutes() -> dict[str, int]:
-    """The minutes that the tasks of each set state, by chapter."""
     return {made.number: sum(task.minutes for task in made.tasks.values()) for made in map(read, folders())}
 
 
@@ -91,7 +89,6 @@ def roads() -> str:
 
 
 def counted(some: list[str], planned: dict[str, int]) -> str:
-    """How many sittings these are, and their hours."""
     return f"{len(some)} sittings, {sum(planned.get(c, 0) for c in some) / 60:.0f} h" if some else "–"
 
 

@@ -19,7 +19,6 @@ NUMBERS = "Numbers are those of the executed notebooks. Times and rates differ o
 
 
 def write_slides(folder: Path) -> list[str]:
-    """Write the decks of all parts; a line for each."""
     from nbconvert import SlidesExporter  # takes a second
 
     exporter, written = SlidesExporter(reveal_scroll=True), []

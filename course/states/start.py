@@ -14,7 +14,7 @@ from course.states.released import owners, released
 from course.states.state import FILE, built, file_text, grows, in_words, state
 
 
-def start(at: str | None = None, blank: bool = False) -> int:
+def start(at: str | None = None, blank: bool = False) -> None:
     """Empty the package, or fill it with what the chapters before `at` build; with `blank`, hand out notebooks with blanks."""
     if at is None and grows():
         ways = "`course start --at 00` begins anew, `course package` brings the complete package back"
@@ -31,19 +31,17 @@ def start(at: str | None = None, blank: bool = False) -> int:
         print("what is yours to write in the notebooks says `your turn`")
     run = "" if blank else f", or `course run {at}`"
     print(f"go on with chapter {at}: its notebook in `course lab`{run}")
-    return 0
 
 
-def package() -> int:
+def package() -> None:
     texts = released(source_chapters())
     if not grows() and all(current(module) == text for module, text in texts.items()):
         print("the package is complete, as released; `course start` empties it")
-        return 0
+        return
     untouched = [path for path in numbered(NOTEBOOKS, ".ipynb") if state() == "blank" and not is_own(path)]
     notebooks = {path: notebook_bytes(released_notebook(path)) for path in untouched}
     put_in_place(texts, notebooks, None, "course package")
     print("nanogpt/ is complete. A notebook with work of yours stays: `course restore 04` brings ours back")
-    return 0
 
 
 def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: bytes | None, command: str):
