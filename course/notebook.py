@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 import matplotlib.pyplot as plt
 from IPython import get_ipython
 from IPython.display import display
+from PIL import Image
 
 from course.colab import is_colab, save_shown
 from course.package.as_of import chapters_of, compose, notebooks_upto
@@ -133,8 +134,6 @@ def as_left_by(chapter: str, name: str) -> ModuleType:
 
 def shrink(png: bytes) -> bytes:
     """The same picture with at most 128 colours: a third of the size, and no visible difference in a plot."""
-    from PIL import Image
-
     picture = Image.open(io.BytesIO(png)).convert("RGB").quantize(128)
     out = io.BytesIO()
     picture.save(out, format="png", optimize=True)

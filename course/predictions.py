@@ -38,16 +38,16 @@ def answer(key: str, value) -> None:
 
 def predictions(chapter: str) -> None:
     """Print the chapter's questions, with guess, outcome and error."""
-    rows = [["", "question", "guess", "outcome", "error"]]
-    for key, made in MADE.items():
-        if key.startswith(f"{chapter}."):
-            values = [shown(made.get(what), made["unit"]) for what in ("guess", "outcome")]
-            rows.append([key, made["question"], *values, error(made)])
-    print("\n".join(aligned(rows)))
+    own = {key: made for key, made in MADE.items() if key.startswith(f"{chapter}.")}
+    print("\n".join(listed(own, "question")))
 
 
-def aligned(rows: list[list[str]]) -> list[str]:
+def listed(kept: dict[str, dict], title: str) -> list[str]:
     """Lines of a table, as wide as its contents; two spaces between columns, numbers at the right."""
+    rows = [["", title, "guess", "outcome", "error"]]
+    for key, made in kept.items():
+        values = [shown(made.get(what), made.get("unit", "")) for what in ("guess", "outcome")]
+        rows.append([key, made["question"], *values, error(made)])
     wide = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for key, question, *values in rows:

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
 from course.figures import kills
 from course.files import read_cells
 from course.notebook import RUN
@@ -48,8 +50,6 @@ def package_so_far(number: str, executed: list[str]) -> Path:
 
 def ranks_device(processes: int) -> str:
     """Where so many ranks of this machine run: on GPUs if each has one, else on the CPU. NANOGPT_DEVICE decides first."""
-    import torch
-
     each_has_one = torch.cuda.device_count() >= processes
     return os.environ.get("NANOGPT_DEVICE") or ("cuda" if each_has_one else "cpu")
 

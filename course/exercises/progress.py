@@ -8,7 +8,7 @@ from course.files import read_cells, read_records
 from course.package.cells import claimed_modules
 from course.package.passed import passed
 from course.paths import CourseError, module_path, notebook_path
-from course.predictions import KEPT, aligned, error, shown
+from course.predictions import KEPT, listed
 from course.site.chapters import OPTIONAL
 from course.states.state import described, is_there
 
@@ -65,8 +65,4 @@ def prediction_lines() -> list[str]:
     kept = {key: made for key, made in sorted(read_records(KEPT).items()) if made.get("guess") is not None}
     if not kept:
         return ["no prediction yet: chapters ask for them"]
-    rows = [["", "your predictions", "guess", "outcome", "error"]]
-    for key, made in kept.items():
-        values = [shown(made.get(what), made.get("unit", "")) for what in ("guess", "outcome")]
-        rows.append([key, made["question"], *values, error(made)])
-    return aligned(rows)
+    return listed(kept, "your predictions")
