@@ -64,8 +64,7 @@ def checkpoint(chapter: str) -> None:
     try:
         if is_colab():
             save_shown(notebook_path(chapter))
-        executed = RUN if get_ipython() else None
-        print("\n".join(checkpoint_chapter(chapter, executed, BY_ID)))
+        print("\n".join(checkpoint_chapter(chapter, RUN if get_ipython() else None, BY_ID)))
     except OSError as error:  # a full disk, a folder that cannot be written
         raise CourseError(plainly(error)) from None
     except TestsFail as error:

@@ -23,8 +23,6 @@ BY_HAND, NOT_BEGUN = "a person reads this answer", "not begun"
 
 @dataclass(frozen=True)
 class Released:
-    """A cell of a released notebook that means something."""
-
     name: str  # its grade_id: 04-1, 04-1-check, given-2, student
     source: str
     edited: bool  # of a solution: it is not as it was handed out

@@ -29,8 +29,6 @@ OLDEST_DRIVER = {"13": 580, "12": 525}
 
 @dataclass
 class Finding:
-    """What a check found: one line, green, yellow or red, with the remedy."""
-
     colour: str
     topic: str
     text: str

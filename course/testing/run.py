@@ -18,7 +18,6 @@ NBVAL = [
     "--nbval-cell-timeout=3600",
     "--nbval-kernel-startup-timeout=600",
 ]
-SLOWEST = "--durations=30"
 LAWS = "laws", "repository", "repository_chapters", "repository_windows"  # and that nothing has drifted
 QUICK = ["-m", "not slow and not gpu", "tests/core", *(f"tests/repository/test_{name}.py" for name in LAWS)]
 
@@ -29,7 +28,7 @@ def test(words: list[str]) -> int:
     if missing:
         raise CourseError(f"the tests need {missing}: pip install -c constraints.txt -e '.[course,dev]'")
     if not words:
-        return run_pytest([*workers(), SLOWEST, *students_way(), "tests"])
+        return run_pytest([*workers(), "--durations=30", *students_way(), "tests"])
     if words[0] == "quick":
         return run_pytest([*workers(), *QUICK, *words[1:]])
     return run_pytest(words)
