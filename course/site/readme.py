@@ -122,4 +122,4 @@ def keys() -> str:
     return table("key | default | meaning", rows, "---")
 
 
-BLOCKS = results.BLOCKS | {block.__name__: block for block in (loss, staircase, roads, sittings, keys)}
+BLOCKS = {block.__name__: block for block in (*results.BLOCKS, loss, staircase, roads, sittings, keys)}

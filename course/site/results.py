@@ -159,7 +159,4 @@ def records() -> str:
     return f"{table(head, rows)}\n\n*`{relative(BOARD)}`: {commands}*"
 
 
-BLOCKS = {
-    block.__name__: block
-    for block in (losses, learned, changes, cpu, gpus, peers, repeated, programs, records)
-}
+BLOCKS = losses, learned, changes, cpu, gpus, peers, repeated, programs, records
