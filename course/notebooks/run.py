@@ -18,7 +18,9 @@ from course.package.remedies import remedy
 from course.paths import BUILT, ROOT, RUNS, TIMES, CourseError, chapters, module_path, notebook_path, relative
 
 # As on README's first screen.
-SAMPLE = '-m nanogpt sample --checkpoint data/built/model --prompt "One sunny day," --temperature 0.5'
+SAMPLE = shlex.split(
+    '-m nanogpt sample --checkpoint data/built/model --prompt "One sunny day," --temperature 0.5'
+)
 
 
 def run(chosen: list[str], record: bool = False) -> None:
@@ -41,7 +43,7 @@ def run(chosen: list[str], record: bool = False) -> None:
     print(f"\n{said} The executed notebooks are in {relative(RUNS)}/; `make lab` opens the course.")
     if (BUILT / "model/train.json").exists() and module_path("cli").is_file():
         print("A story by your model, as `python -m nanogpt sample` writes it:\n", flush=True)
-        subprocess.run([sys.executable, *shlex.split(SAMPLE)], cwd=ROOT)
+        subprocess.run([sys.executable, *SAMPLE], cwd=ROOT)
 
 
 def how_to_go_on(chosen: list[str], chapter: str) -> str:
