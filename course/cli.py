@@ -1,13 +1,13 @@
 """`course ...`: its commands, with what each takes and the function that does it, which is imported when it is called."""
 
-import importlib
 import re
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name as load
 
-from course.paths import CourseError, chapters, notebook_path, source_chapters, source_path, two_digits
+from course.paths import CourseError, chapters, notebook_path, number_of, source_chapters, source_path
 from course.runner import CODES, Parser, outcome
 
 
@@ -33,11 +33,6 @@ def main(argv: list[str] | None = None, template=None) -> int:
     return outcome("course", chosen)
 
 
-def load(place: str) -> Callable:
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 def parser() -> Parser:
     top = Parser(prog="course")
     commands = top.commands()
@@ -60,7 +55,7 @@ def add(commands, name: str, command: "Command") -> Parser:
 
 
 def call(command: "Command", args) -> int | None:
-    """Its function, with the options as arguments: what it returns is an exit code, or a text to be printed."""
+    """Its function, with the options as arguments: what it returns is an exit code (None: all well), or a text to be printed."""
     if callable(command.call):
         return command.call(args)
     given = {name: value for name, value in vars(args).items() if name != "call"}
@@ -72,7 +67,6 @@ def call(command: "Command", args) -> int | None:
 
 
 def option(*names: str, **settings) -> tuple:
-    """What add_argument takes."""
     return names, settings
 
 
@@ -81,32 +75,29 @@ def flag(name: str, help: str) -> tuple:
 
 
 def source(chapter: str) -> str:
-    """A chapter that has a source. CourseError says what there is, before anything is imported."""
-    source_path(chapter)
-    return chapter
+    """The number of a chapter that has a source. CourseError says what there is, before anything is imported."""
+    return number_of(source_path(chapter))
 
 
 def notebook(chapter: str) -> str:
-    notebook_path(chapter)
-    return chapter
+    return number_of(notebook_path(chapter))
 
 
 def chosen_chapters(args) -> list[str]:
-    """The chapters that `course run` was asked for, in order."""
     there = chapters()
     if args.chapters and (args.first or args.last):
         raise CourseError("name chapters, or a range with --from and --to, not both")
     if args.chapters:
-        return sorted({two_digits(chapter) for chapter in args.chapters})
-    first, last = two_digits(args.first or there[0]), two_digits(args.last or there[-1])
+        return sorted(set(args.chapters))
+    first, last = args.first or there[0], args.last or there[-1]
     chosen = [chapter for chapter in there if first <= chapter and chapter[: len(last)] <= last]
     if not chosen:
         raise CourseError(f"--from {first} comes after --to {last}")
     return chosen
 
 
-def run(args) -> int:
-    return load("course.notebooks.run:run")(chosen_chapters(args), record=args.record)
+def run(args) -> None:
+    load("course.notebooks.run:run")(chosen_chapters(args), record=args.record)
 
 
 def build(args) -> int:

@@ -4,7 +4,6 @@ The first cell runs this file by its path, before anything is installed and perh
 notebook's own: nothing of the course is imported above.
 """
 
-import json
 import os
 import re
 import subprocess
@@ -29,8 +28,7 @@ def set_up(stem: str, digest: str) -> None:
 
     stem: the notebook's name, "09_measuring"; digest: the hash of its source that the notebook carries.
     """
-    # As course/__init__.py says; PyTorch is not loaded yet.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as course/__init__.py says
     print(find_commit(f"notebooks/{stem}.ipynb", digest))
     if said := install_missing():
         print(said)
@@ -42,9 +40,7 @@ def set_up(stem: str, digest: str) -> None:
     print(about_gpu(stem))
     print(LOST)
     if stem.startswith(TUNES) and not (ROOT / "data/built/model").exists():
-        print(
-            "this chapter starts from chapter 07's model: `!course run 07` in a cell of its own makes it here"
-        )
+        print("this chapter starts from chapter 07's model: `!course run 07` in a new cell makes it here")
 
 
 def find_commit(notebook: str, digest: str) -> str:
@@ -87,16 +83,8 @@ def install_missing() -> str:
     if not missing:
         return ""
     kept = [f"torch=={version('torch')}"] if there("torch") else []
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-warn-conflicts",
-        *kept,
-        *missing.values(),
-    ]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-conflicts", *kept]
+    command += missing.values()
     done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -142,7 +130,7 @@ def save_shown(path: Path) -> None:
     """Write the notebook that the page shows to `path`, where the checkpoint reads it. CourseError if Colab has none."""
     from google.colab import _message
 
-    from course.files import write_atomically
+    from course.files import json_bytes, write_atomically
     from course.paths import CourseError
 
     try:
@@ -155,4 +143,4 @@ def save_shown(path: Path) -> None:
         ) from None
     if not cells:
         raise CourseError("Colab has handed over an empty notebook: reload the page, and run this cell again")
-    write_atomically(path, (json.dumps(shown, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(path, json_bytes(shown))

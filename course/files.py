@@ -67,12 +67,10 @@ def read_cells(path: Path) -> SimpleNamespace:
         saved = json.loads(path.read_text(encoding="utf-8"))
         if saved["nbformat"] != 4:
             raise ValueError(f"its format is {saved['nbformat']}, not 4")
-        cells = [
-            SimpleNamespace(
-                cell_type=str(cell["cell_type"]), source="".join(cell["source"]), id=str(cell.get("id", ""))
-            )
-            for cell in saved["cells"]
-        ]
+        cells = []
+        for cell in saved["cells"]:
+            kind, source = str(cell["cell_type"]), "".join(cell["source"])
+            cells.append(SimpleNamespace(cell_type=kind, source=source, id=str(cell.get("id", ""))))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise unreadable(path, error) from None
     return SimpleNamespace(cells=cells)
@@ -90,6 +88,19 @@ def notebook_bytes(nb) -> bytes:
     return (nbformat.writes(nb, ensure_ascii=False).rstrip("\n") + "\n").encode()
 
 
+def read_records(path: Path) -> dict[str, dict]:
+    """What the course keeps in a file of JSON, by key; without what is damaged."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return {key: made for key, made in kept.items() if isinstance(made, dict)}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def json_bytes(data) -> bytes:
+    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
+
+
 def diff(old: str, new: str, old_name: str, new_name: str) -> str:
     """A unified diff, empty where the two texts agree."""
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), old_name, new_name, lineterm="", n=2)
@@ -97,26 +108,22 @@ def diff(old: str, new: str, old_name: str, new_name: str) -> str:
 
 
 def keep(files: Iterable[Path], command: str) -> None:
-    """Copies of the reader's versions in a folder of their own, as they were before this command."""
+    """Copies of the reader's versions in a folder of their own, as they were before this command; yours/contents.txt lists it."""
     files = [file for file in files if file.exists()]
-    if files:
-        top = ROOT if files[0].is_relative_to(ROOT) else files[0].parent
-        folder = folder_for_yours(top)
-        for file in files:
-            write_atomically(folder / file.relative_to(top), file.read_bytes())
-        say_kept(folder, files, command)
+    if not files:
+        return
+    top = ROOT if files[0].is_relative_to(ROOT) else files[0].parent
+    folder = folder_for_yours(top)
+    for file in files:
+        write_atomically(folder / file.relative_to(top), file.read_bytes())
+    line = f"{relative(folder)}/ keeps your {', '.join(map(relative, files))}, from before `{command}`"
+    print(line, file=sys.stderr)
+    with open(folder.parent / "contents.txt", "a", encoding="utf-8") as contents:
+        contents.write(f"{line}\n")
 
 
-def folder_for_yours(top: Path = ROOT) -> Path:
+def folder_for_yours(top: Path) -> Path:
     """yours/20261126-174330, which git ignores: a name that is free, also for two within a second."""
     stamp = top / "yours" / f"{datetime.now():%Y%m%d-%H%M%S}"
     names = (stamp.with_name(f"{stamp.name}{more}") for more in ["", *(f"-{n}" for n in range(2, 100))])
     return next(name for name in names if not name.exists())
-
-
-def say_kept(folder: Path, paths: Iterable[Path], command: str) -> None:
-    """Say what is kept in a folder of yours/, and write it down in yours/contents.txt."""
-    line = f"{relative(folder)}/ keeps your {', '.join(map(relative, paths))}, from before `{command}`"
-    print(line, file=sys.stderr)
-    with open(folder.parent / "contents.txt", "a", encoding="utf-8") as contents:
-        contents.write(f"{line}\n")

@@ -10,9 +10,8 @@ from course.paths import NOTEBOOKS, PACKAGE, ROOT, CourseError
 def git(*args: str, why: str = "git fails") -> str:
     """What a git command says; CourseError with git's own last line."""
     try:
-        done = subprocess.run(
-            ["git", *args], cwd=ROOT, capture_output=True, encoding="utf-8", errors="replace"
-        )
+        command = ["git", *args]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", errors="replace")
     except FileNotFoundError:
         raise CourseError("git is not installed") from None
     if done.returncode:

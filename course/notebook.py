@@ -5,13 +5,15 @@ import importlib
 import io
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import matplotlib.pyplot as plt
 from IPython import get_ipython
 from IPython.display import display
+from PIL import Image
 
 from course.colab import is_colab, save_shown
+from course.package.as_of import chapters_of, compose, notebooks_upto
 from course.package.blank import say_turn
 from course.package.cells import exported_cells
 from course.package.checkpoint import TestsFail, checkpoint_chapter
@@ -23,17 +25,8 @@ from course.parts import run_parts_again
 from course.paths import NOTEBOOKS, ROOT, CourseError, notebook_path, plainly
 from course.predictions import answer, predict, predictions
 
-__all__ = [
-    "answer",
-    "as_left_by",
-    "as_module",
-    "check",
-    "checkpoint",
-    "grown",
-    "predict",
-    "predictions",
-    "show",
-]
+__all__ = ["as_left_by", "as_module", "check", "checkpoint", "grown", "show"]
+__all__ += ["answer", "predict", "predictions"]  # of course/predictions.py
 
 plt.style.use(Path(__file__).with_suffix(".mplstyle"))
 RUN: list[str] = []  # the cells that ran to their end since this module was imported, in order
@@ -52,11 +45,6 @@ def remember(result) -> None:
         print(said)
 
 
-if get_ipython():  # an event, not the kernel's history: some runners keep none
-    get_ipython().events.register("post_run_cell", remember)
-    get_ipython().set_custom_exc((NotImplementedError,), say_turn)
-
-
 def elsewhere() -> str:
     """What to say where this kernel does not work in notebooks/ (or a folder beside it); nothing where it does."""
     if not NOTEBOOKS.is_dir() or Path("../data").resolve() == ROOT / "data":
@@ -64,8 +52,11 @@ def elsewhere() -> str:
     return f"note: this kernel works in {Path.cwd()}, and chapters in {NOTEBOOKS}: open the notebook there; its data is ../data, and the checkpoint exports the notebook saved there"
 
 
-if get_ipython() and (said := elsewhere()):
-    print(said)
+if get_ipython():  # an event, not the kernel's history: some runners keep none
+    get_ipython().events.register("post_run_cell", remember)
+    get_ipython().set_custom_exc((NotImplementedError,), say_turn)
+    if said := elsewhere():
+        print(said)
 
 
 def checkpoint(chapter: str) -> None:
@@ -73,8 +64,7 @@ def checkpoint(chapter: str) -> None:
     try:
         if is_colab():
             save_shown(notebook_path(chapter))
-        executed = RUN if get_ipython() else None
-        print("\n".join(checkpoint_chapter(chapter, executed, BY_ID)))
+        print("\n".join(checkpoint_chapter(chapter, RUN if get_ipython() else None, BY_ID)))
     except OSError as error:  # a full disk, a folder that cannot be written
         raise CourseError(plainly(error)) from None
     except TestsFail as error:
@@ -100,10 +90,7 @@ def not_right(chapter: str) -> str:
 
 
 def show(fig, alt: str | None = None, handle=None) -> None:
-    """Display a figure as a small PNG with alternative text, in place of what `handle` showed if given, and close it.
-
-    alt: by default the figure's own label.
-    """
+    """Display a figure as a small PNG with alternative text, by default its label, in place of what `handle` showed; close it."""
     alt = alt or fig.get_label()
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png")
@@ -114,10 +101,7 @@ def show(fig, alt: str | None = None, handle=None) -> None:
 
 
 def grown(name: str, chapter: str | None = None) -> None:
-    """Show how this chapter's saved notebook changes a definition of earlier ones: "+ " is new, "- " is gone.
-
-    chapter: the one that grows it, where several do.
-    """
+    """Show how a chapter's saved notebook changes an earlier definition: "+ " is new, "- " is gone. chapter: where several do."""
     lines = difference(name, chapter)
     display({"text/plain": "\n".join(lines), "text/html": as_html(lines)}, raw=True)
 
@@ -127,9 +111,8 @@ def as_module(name: str) -> None:
 
     The checkpoint writes the module; before that, a trainer that is asked for this lab finds the notebook's own functions.
     """
-    from nbformat.v4 import new_code_cell, new_notebook  # here: it takes a second
-
-    cells = exported_cells(new_notebook(cells=[new_code_cell(text) for text in RUN]), "this notebook")
+    ran = SimpleNamespace(cells=[SimpleNamespace(cell_type="code", source=text) for text in RUN])
+    cells = exported_cells(ran, "this notebook")
     names = {each.split(".")[0] for cell in cells if cell.module == name for each in cell.names()}
     try:
         module = importlib.import_module(f"nanogpt.{name}")
@@ -140,8 +123,6 @@ def as_module(name: str) -> None:
 
 def as_left_by(chapter: str, name: str) -> ModuleType:
     """`nanogpt.NAME` as this chapter left it: what the next sitting goes on with, whatever later ones have made of it."""
-    from course.package.as_of import chapters_of, compose, notebooks_upto
-
     if not any(number > chapter for number in chapters_of(name)):
         return importlib.import_module(f"nanogpt.{name}")
     module = ModuleType(f"nanogpt.{name}")
@@ -152,8 +133,6 @@ def as_left_by(chapter: str, name: str) -> ModuleType:
 
 def shrink(png: bytes) -> bytes:
     """The same picture with at most 128 colours: a third of the size, and no visible difference in a plot."""
-    from PIL import Image
-
     picture = Image.open(io.BytesIO(png)).convert("RGB").quantize(128)
     out = io.BytesIO()
     picture.save(out, format="png", optimize=True)

@@ -73,10 +73,8 @@ def find(folder: Path, chapter: str, suffix: str) -> Path:
         return found[0]
     if found:
         raise CourseError(f"chapter {number} has several files: {', '.join(map(relative, found))}; keep one")
-    known = sorted({number_of(path) for path in there})
-    raise CourseError(
-        f"no chapter {chapter!r} in {relative(folder)}/; there are {' '.join(known) or 'none yet'}"
-    )
+    known = " ".join(sorted({number_of(path) for path in there})) or "none yet"
+    raise CourseError(f"no chapter {chapter!r} in {relative(folder)}/; there are {known}")
 
 
 def notebook_path(chapter: str) -> Path:

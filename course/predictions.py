@@ -4,11 +4,10 @@ A guess is optional. Guesses are kept in data/built/predictions.json as well, wh
 here raises or waits, since no chapter may stop for a guess.
 """
 
-import json
 import re
 from contextlib import suppress
 
-from course.files import write_atomically
+from course.files import json_bytes, read_records, write_atomically
 from course.paths import BUILT
 
 ASKS = re.compile(r"\bpredict as (\w+)")  # where a chapter has a function `predict` of its own
@@ -39,16 +38,16 @@ def answer(key: str, value) -> None:
 
 def predictions(chapter: str) -> None:
     """Print the chapter's questions, with guess, outcome and error."""
-    rows = [["", "question", "guess", "outcome", "error"]]
-    for key, made in MADE.items():
-        if key.startswith(f"{chapter}."):
-            values = [shown(made.get(what), made["unit"]) for what in ("guess", "outcome")]
-            rows.append([key, made["question"], *values, error(made)])
-    print("\n".join(aligned(rows)))
+    own = {key: made for key, made in MADE.items() if key.startswith(f"{chapter}.")}
+    print("\n".join(listed(own, "question")))
 
 
-def aligned(rows: list[list[str]]) -> list[str]:
+def listed(kept: dict[str, dict], title: str) -> list[str]:
     """Lines of a table, as wide as its contents; two spaces between columns, numbers at the right."""
+    rows = [["", title, "guess", "outcome", "error"]]
+    for key, made in kept.items():
+        values = [shown(made.get(what), made.get("unit", "")) for what in ("guess", "outcome")]
+        rows.append([key, made["question"], *values, error(made)])
     wide = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for key, question, *values in rows:
@@ -96,9 +95,5 @@ def error(made: dict) -> str:
 
 def keep(key: str) -> None:
     """Keep one prediction on disk beside the earlier ones. On a disk that cannot be written it is not kept."""
-    kept = {}
     with suppress(OSError, TypeError, ValueError):
-        kept = dict(json.loads(KEPT.read_text(encoding="utf-8")))
-    with suppress(OSError, TypeError, ValueError):
-        text = json.dumps(kept | {key: MADE[key]}, indent=1, ensure_ascii=False)
-        write_atomically(KEPT, f"{text}\n".encode())
+        write_atomically(KEPT, json_bytes(read_records(KEPT) | {key: MADE[key]}))

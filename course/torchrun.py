@@ -8,13 +8,16 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
 from course.figures import kills
 from course.files import read_cells
 from course.notebook import RUN
 from course.package.as_of import Chapter
 from course.package.blank import TURN
-from course.package.cells import ExportedCell, exported_cell
+from course.package.cells import default_module
 from course.package.directives import read_head
+from course.package.last_run import exported
 from course.paths import BUILT, CourseError, notebook_path
 
 SECONDS = 300
@@ -22,24 +25,12 @@ LAID_OUT: dict[str, list[str]] = {}  # by chapter: the cells of which its folder
 TURN_SAID = re.compile(rf"(?<!\"){TURN}.*")  # as an error says it, not as the line that raises it
 
 
-def exported(source: str, default: str) -> ExportedCell | None:
-    """The cell, if it goes to a module; None also for one that could not be exported."""
-    try:
-        head = read_head(source, "the cell that was run")
-        return exported_cell(head, "the cell that was run", default) if head.exported else None
-    except CourseError:  # an earlier try, with a magic in it, say
-        return None
-
-
 def package_so_far(number: str, executed: list[str]) -> Path:
-    """A folder with nanogpt as of this chapter, whose modules are made of its cells as they were run last.
-
-    A cell that has not been run yet is taken as the notebook has it.
-    """
+    """A folder with nanogpt as of this chapter, made of its cells as they were run last; of those not run yet as they are saved."""
     path = notebook_path(number)
     notebook = read_cells(path)
     heads = [read_head(cell.source, path.name) for cell in notebook.cells if cell.cell_type == "code"]
-    default = next((head.default for head in heads if head.default), "")
+    default = default_module(heads, path.name)
     ran: dict[tuple[str, str], str] = {}
     for source in executed:
         if cell := exported(source, default):
@@ -59,8 +50,6 @@ def package_so_far(number: str, executed: list[str]) -> Path:
 
 def ranks_device(processes: int) -> str:
     """Where so many ranks of this machine run: on GPUs if each has one, else on the CPU. NANOGPT_DEVICE decides first."""
-    import torch
-
     each_has_one = torch.cuda.device_count() >= processes
     return os.environ.get("NANOGPT_DEVICE") or ("cuda" if each_has_one else "cpu")
 
@@ -129,9 +118,7 @@ def torchrun(number: str, processes: int, *words: str, fails: bool = False) -> s
     done = run_ranks(number, processes, ["-m", "nanogpt", *words], f"-m nanogpt {' '.join(words)}")
     told = "".join(f"{line}\n" for line in told_by(words[0], done.stderr))
     if fails and not done.returncode:
-        raise CourseError(
-            "torchrun was meant to fail here and has not: what is wrong on purpose is not there"
-        )
+        raise CourseError("torchrun was meant to fail here and has not: what is wrong on purpose is gone")
     if fails and told:
         print(done.stdout + told, end="")
         return done.stdout + told

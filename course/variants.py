@@ -14,5 +14,4 @@ def variant(task: str, student: str, **choices: list) -> dict:
 
 
 def pick(words: str) -> int:
-    """A large number that the words decide."""
     return int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "little")

@@ -21,7 +21,6 @@ def without_magics(source: str) -> str:
 
 
 def parsed(source: str) -> ast.Module | None:
-    """The tree of a cell; None if it is no Python."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

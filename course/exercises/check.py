@@ -10,7 +10,7 @@ from pathlib import Path
 
 from course.exercises.cells import checksum, without_magics
 from course.exercises.sets import HEADING, RELEASED
-from course.files import write_atomically
+from course.files import json_bytes, read_records, write_atomically
 from course.grade.submission import Invalid, cells_of, texts_of
 from course.grade.without import found
 from course.package.remedies import not_there
@@ -23,8 +23,6 @@ BY_HAND, NOT_BEGUN = "a person reads this answer", "not begun"
 
 @dataclass(frozen=True)
 class Released:
-    """A cell of a released notebook that means something."""
-
     name: str  # its grade_id: 04-1, 04-1-check, given-2, student
     source: str
     edited: bool  # of a solution: it is not as it was handed out
@@ -95,7 +93,6 @@ def released(source: str, metadata: dict) -> Released:
 def outcomes(
     cells: list[Released], tasks: dict, problems: dict[str, str], seconds: float, folder: Path
 ) -> dict[str, str]:
-    """What to tell of each task."""
     by_name = {cell.name: cell for cell in cells}
     said = run(cells, seconds, folder)
     broken = next((f"{n}: {words}" for n, words in said.items() if n.startswith("given-") and words), "")
@@ -145,13 +142,8 @@ def record(passed: dict[str, tuple[str, int]], graded: list[str]) -> None:
     kept = {task: made for task, made in progress().items() if task not in graded}
     for task, (title, minutes) in passed.items():
         kept[task] = {"title": title, "minutes": minutes, "when": f"{datetime.now():%Y-%m-%d %H:%M}"}
-    text = json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False)
-    write_atomically(PASSED, (text + "\n").encode())
+    write_atomically(PASSED, json_bytes(dict(sorted(kept.items()))))
 
 
 def progress() -> dict[str, dict]:
-    try:
-        kept = json.loads(PASSED.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return kept if isinstance(kept, dict) else {}
+    return read_records(PASSED)

@@ -17,14 +17,11 @@ CELL = 0.25  # minutes to run a cell and to look at its output
 PREDICTION = 2.0  # minutes to think about a prediction
 BLANK = 10.0  # minutes to write a function, where the notebooks have blanks
 ROUND = 5  # minutes
-HEAD = re.compile(
-    r"\n\n\*about [^\n]*\*(?=\n|\Z)"
-)  # the line that says the result (course/notebooks/address.py)
+HEAD = re.compile(r"\n\n\*about [^\n]*\*(?=\n|\Z)")  # the line that says it (course/notebooks/address.py)
 UNREAD = re.compile(r"\s*(import |from \S+ import|#\||$)")  # a line that no reader thinks about
 
 
 def minutes() -> dict[str, int]:
-    """The planned minutes of each chapter."""
     return {chapter: minutes_of(notebook_path(chapter)) for chapter in chapters()}
 
 

@@ -1,23 +1,21 @@
 """`course progress`: which checkpoints and tasks have passed, the minutes planned for them, and the predictions."""
 
-import json
 from pathlib import Path
 
 from course.exercises.check import progress
 from course.exercises.hours import in_hours, minutes
-from course.files import read_cells
+from course.files import read_cells, read_records
 from course.package.cells import claimed_modules
 from course.package.passed import passed
 from course.paths import CourseError, module_path, notebook_path
-from course.predictions import KEPT, aligned, error, shown
+from course.predictions import KEPT, listed
 from course.site.chapters import OPTIONAL
 from course.states.state import described, is_there
 
 
-def call_progress() -> int:
+def call_progress() -> str:
     parts = [[f"package: {described()}"], chapter_lines(), task_lines(), prediction_lines()]
-    print("\n\n".join("\n".join(lines) for lines in parts))
-    return 0
+    return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def chapter_lines() -> list[str]:
@@ -46,15 +44,11 @@ def title_of(path: Path) -> str:
 
 def state(chapter: str, made: dict | None) -> str:
     """What is known of a chapter: whether its checkpoint has passed, by whom it was run, and whether its modules are there."""
-    try:
-        exported = claimed_modules(notebook_path(chapter))
-    except CourseError as problem:
-        return str(problem)
     if not is_there(chapter):
         return "–"
     says = f"passed {made.get('when', '')}" if made else "–"
     says += ", by course run" if made and made.get("executed") else ""
-    whole = all(module_path(module).is_file() for module in exported)
+    whole = all(module_path(module).is_file() for module in claimed_modules(notebook_path(chapter)))
     return says if whole else f"{says}, a module is missing: checkpoint it again"
 
 
@@ -68,15 +62,7 @@ def task_lines() -> list[str]:
 
 
 def prediction_lines() -> list[str]:
-    try:
-        kept = json.loads(KEPT.read_text(encoding="utf-8"))
-        kept = {key: made for key, made in sorted(kept.items()) if made["guess"] is not None}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        kept = {}
+    kept = {key: made for key, made in sorted(read_records(KEPT).items()) if made.get("guess") is not None}
     if not kept:
         return ["no prediction yet: chapters ask for them"]
-    rows = [["", "your predictions", "guess", "outcome", "error"]]
-    for key, made in kept.items():
-        values = [shown(made.get(what), made.get("unit", "")) for what in ("guess", "outcome")]
-        rows.append([key, made["question"], *values, error(made)])
-    return aligned(rows)
+    return listed(kept, "your predictions")

@@ -10,7 +10,8 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course.exercises import sets
 from course.exercises.cells import checksum
@@ -73,7 +74,6 @@ def call_release(chapters: list[str], to: Path | None, public: Path | None) -> l
 
 
 def named(chapters: list[str]) -> list[str]:
-    """These sets, or all."""
     return chapters or [folder.name for folder in sets.folders()]
 
 
@@ -99,7 +99,7 @@ def write(path: Path, content: bytes) -> str:
     return f"{relative(path)} written"
 
 
-def put(path: Path, nb: nbformat.NotebookNode) -> str:
+def put(path: Path, nb: NotebookNode) -> str:
     """Write a notebook, unless the one that is there has the same cells; another one is kept, also a damaged one."""
     with contextlib.suppress(CourseError):
         if path.exists() and cell_lines(read_notebook(path)) == cell_lines(nb):
@@ -108,7 +108,7 @@ def put(path: Path, nb: nbformat.NotebookNode) -> str:
     return write(path, notebook_bytes(nb))
 
 
-def released(made: ExerciseSet) -> nbformat.NotebookNode:
+def released(made: ExerciseSet) -> NotebookNode:
     """The notebook that is handed out. A cell's id is nbgrader's grade_id."""
     cells, counts = [], Counter()
     for cell in made.cells:
@@ -118,45 +118,34 @@ def released(made: ExerciseSet) -> nbformat.NotebookNode:
     return notebook(made, cells)
 
 
-def notebook(made: ExerciseSet, cells: list) -> nbformat.NotebookNode:
-    metadata = METADATA | {"exercise": made.name}
-    return nbformat.v4.new_notebook(metadata=metadata, nbformat_minor=5, cells=cells)
+def notebook(made: ExerciseSet, cells: list) -> NotebookNode:
+    return new_notebook(metadata=METADATA | {"exercise": made.name}, nbformat_minor=5, cells=cells)
 
 
 def cells_of(made: ExerciseSet, cell: Cell, name: str) -> list:
     """A cell of the set as one of a notebook; a manual question is two, its text and the place for the answer."""
     points = made.points(cell.task)
     if cell.kind == "text":
-        return [markdown(cell.source, name)]
+        return [new_markdown_cell(cell.source, id=name)]
     if cell.kind == "show":
-        return [code(cell.source, name)]
+        return [new_code_cell(cell.source, id=name)]
     if cell.kind == "given":
-        return [marked(code(cell.source, name), locked=True)]
+        return [marked(new_code_cell(cell.source, id=name), locked=True)]
     if cell.kind == "solution":
-        mine = marked(code(stub(cell.source), cell.task), solution=True)
+        mine = marked(new_code_cell(stub(cell.source), id=cell.task), solution=True)
         mine.metadata["nbgrader"]["checksum"] = checksum(mine.source, cell.task)
         mine.metadata |= {"forbids": list(cell.forbids)} if cell.forbids else {}  # `course check` reads both
         return [mine]
     if cell.kind == "check":
-        return [marked(code(cell.source, f"{cell.task}-check"), grade=True, locked=True, points=points)]
-    answer = markdown("*Your answer here.*", cell.task)
-    return [
-        markdown(without_answer(cell.source), f"{cell.task}-question"),
-        marked(answer, grade=True, solution=True, points=points),
-    ]
+        shown = new_code_cell(cell.source, id=f"{cell.task}-check")
+        return [marked(shown, grade=True, locked=True, points=points)]
+    question = new_markdown_cell(without_answer(cell.source), id=f"{cell.task}-question")
+    answer = new_markdown_cell("*Your answer here.*", id=cell.task)
+    return [question, marked(answer, grade=True, solution=True, points=points)]
 
 
 def without_answer(text: str) -> str:
-    """A manual question without its model answer."""
     return SOLUTION.sub("", text).strip("\n")
-
-
-def code(source: str, name: str) -> nbformat.NotebookNode:
-    return nbformat.v4.new_code_cell(source, id=name)
-
-
-def markdown(source: str, name: str) -> nbformat.NotebookNode:
-    return nbformat.v4.new_markdown_cell(source, id=name)
 
 
 def marked(cell, grade=False, solution=False, locked=False, **points):
@@ -167,7 +156,7 @@ def marked(cell, grade=False, solution=False, locked=False, **points):
     return cell
 
 
-def leaked(made: ExerciseSet, nb: nbformat.NotebookNode) -> list[str]:
+def leaked(made: ExerciseSet, nb: NotebookNode) -> list[str]:
     """What of the secrets stands in a released notebook: lines of a solution, hidden checks, wrong solutions."""
     text = "\n".join(cell.source for cell in nb.cells)
     lines = {line.strip() for line in text.splitlines()}
@@ -228,16 +217,16 @@ def write_key(name: str, to: Path) -> str:
     return write(to / f"{made.name}-key.ipynb", notebook_bytes(key(made)))
 
 
-def key(made: ExerciseSet) -> nbformat.NotebookNode:
+def key(made: ExerciseSet) -> NotebookNode:
     """Every cell with its solution; below each task what gives points, and what is told of wrong solutions."""
     cells = []
     for number, cell in enumerate(made.cells):
         if cell.kind in ("text", "manual"):
-            cells.append(markdown(answered(cell.source), f"cell-{number}"))
+            cells.append(new_markdown_cell(answered(cell.source), id=f"cell-{number}"))
         else:
-            cells.append(code(reference(cell.source), f"cell-{number}"))
+            cells.append(new_code_cell(reference(cell.source), id=f"cell-{number}"))
         if cell.kind in ("check", "manual"):
-            cells.append(markdown(graded(made, cell.task), f"key-{cell.task}"))
+            cells.append(new_markdown_cell(graded(made, cell.task), id=f"key-{cell.task}"))
     return notebook(made, cells)
 
 

@@ -120,7 +120,6 @@ def paper(name: str) -> str:
 
 
 def read(folder: Path) -> ExerciseSet:
-    """The set in a folder, with its checks."""
     import jupytext  # takes a second, which `course check` does not need
 
     source = jupytext.read(folder / "exercise.py", fmt="py:percent")
@@ -149,10 +148,7 @@ def reference(code: str) -> str:
 
 
 def stub(code: str) -> str:
-    """The cell as it is handed out: in place of the solution the commented lines behind ### INSTEAD, or a refusal.
-
-    ### INSTEAD holds the broken code that a student repairs.
-    """
+    """The cell as it is handed out: for the solution the commented lines behind ### INSTEAD, broken code to repair, or a refusal."""
 
     def handed_out(found: re.Match) -> str:
         instead = found["instead"] or "# # YOUR CODE HERE\n# raise NotImplementedError()"

@@ -45,7 +45,6 @@ def page(sets: list[ExerciseSet]) -> str:
 
 
 def syllabi(sets: list[ExerciseSet], planned: dict[str, int]) -> str:
-    """Chapters, tasks and hours of each syllabus, then its tasks by chapter."""
     rows, parts = [["syllabus", "chapters", *COSTS]], []
     for name, (numbers, importance) in SYLLABI.items():
         wanted = [chapter for chapter in source_chapters() if not numbers or chapter in numbers.split()]
@@ -69,13 +68,11 @@ def weeks(sets: list[ExerciseSet], planned: dict[str, int]) -> str:
 def tasks_of(
     chapters: list[str], sets: list[ExerciseSet], importance: int = 1
 ) -> list[tuple[ExerciseSet, Task]]:
-    """The tasks of some chapters that are at least so important, each with its set."""
     tasks = [(made, task) for made in sets if made.number in chapters for task in made.tasks.values()]
     return [(made, task) for made, task in tasks if task.importance >= importance]
 
 
 def costs(sittings: list[str], chosen: list[tuple[ExerciseSet, Task]], planned: dict[str, int]) -> list[str]:
-    """What sittings and tasks ask of a student."""
     points = sum(made.points(task.id) for made, task in chosen)
     reading = sum(planned.get(sitting, 0) for sitting in sittings)
     working = sum(task.minutes for _, task in chosen)

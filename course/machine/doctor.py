@@ -29,8 +29,6 @@ OLDEST_DRIVER = {"13": 580, "12": 525}
 
 @dataclass
 class Finding:
-    """What a check found: one line, green, yellow or red, with the remedy."""
-
     colour: str
     topic: str
     text: str
@@ -61,10 +59,8 @@ def doctor(distributed: bool = False) -> int:
     red = ", ".join(finding.topic for finding in found if finding.colour == RED)
     yellow = ", ".join(finding.topic for finding in found if finding.colour == YELLOW)
     better = f", and what is yellow can be better ({yellow})" if yellow else ""
-    verdict = f"ready{better}: begin with `course lab`"
-    if red:
-        verdict = f"not ready: first repair what is red ({red})"
-    print(f"\n{verdict}")
+    ready = f"ready{better}: begin with `course lab`"
+    print(f"\nnot ready: first repair what is red ({red})" if red else f"\n{ready}")
     return 1 if red else 0
 
 
@@ -152,9 +148,8 @@ def device() -> Iterator[Finding]:
 
     try:
         chosen = module.pick_device()
-        scale = ""
-        if hasattr(module, "pick_scale"):  # chapter 07's: a growing package may not have it yet
-            scale = f", scale {module.pick_scale(chosen)}"
+        # chapter 07's: a growing package may not have it yet
+        scale = f", scale {module.pick_scale(chosen)}" if hasattr(module, "pick_scale") else ""
     except ValueError as error:
         variable = "NANOGPT_SCALE" if "NANOGPT_SCALE" in str(error) else "NANOGPT_DEVICE"
         yield Finding(RED, "device", str(error), f"unset {variable}")

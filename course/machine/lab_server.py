@@ -28,10 +28,7 @@ async def begin(app) -> None:
 
 
 def hide_outcomes(nb: dict) -> None:
-    """Take the outputs of cells that answer a question without a guess, where the notebook is opened for the first time.
-
-    What its reader runs and saves stays.
-    """
+    """Take the outputs of cells that answer a question without a guess, where the notebook is opened for the first time."""
     course = nb["metadata"].get("course")
     if course is None or course.get(OPENED):
         return

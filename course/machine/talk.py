@@ -91,12 +91,8 @@ def interfaces() -> list[str]:
     """Those that are up and have an IPv4 address."""
     import psutil
 
-    addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
-    return [
-        name
-        for name, each in addresses.items()
-        if name in states and states[name].isup and any(a.family == socket.AF_INET for a in each)
-    ]
+    up, known = [name for name, each in psutil.net_if_stats().items() if each.isup], psutil.net_if_addrs()
+    return [name for name in up if any(each.family == socket.AF_INET for each in known.get(name, ()))]
 
 
 def remedy_for_gloo() -> str:

@@ -41,7 +41,6 @@ if "google.colab" in sys.modules:
 
 
 def repository() -> str:
-    """The address, as pyproject.toml gives it."""
     with open(ROOT / "pyproject.toml", "rb") as file:
         return tomllib.load(file)["project"]["urls"]["Repository"]
 
@@ -109,9 +108,8 @@ def foot(chapter: str) -> list[nbformat.NotebookNode]:
         return []
     text = f"**Next:** {link(after[0])}"
     if after[0] in OPTIONAL:
-        text += "; that sitting is optional (◇)" + (
-            f"; the main road goes on with {link(road[0])}" if road else ""
-        )
+        text += "; that sitting is optional (◇)"
+        text += f"; the main road goes on with {link(road[0])}" if road else ""
     return [nbformat.v4.new_markdown_cell(text, id=NEXT, metadata={"tags": [NEXT]})]
 
 

@@ -15,13 +15,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 from course.files import diff, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.address import dressed, undressed
-from course.notebooks.source import (
-    METADATA,
-    cell_lines,
-    notebook_from_source,
-    notebook_from_text,
-    with_ids_of,
-)
+from course.notebooks.source import METADATA, cell_lines, notebook_from_source, with_ids_of
 from course.package.cells import places
 from course.package.checkpoint import check_chapter, checkpoint_chapter
 from course.package.remedies import remedy
@@ -40,7 +34,7 @@ def build(chapter: str, draft: bool = False, again: bool = False) -> str:
     """
     source = source_path(chapter)
     path = NOTEBOOKS / f"{source.stem}.ipynb"
-    nb, old = notebook_from_text(source.read_text(encoding="utf-8")), None
+    nb, old = undressed(notebook_from_source(source)), None
     with contextlib.suppress(CourseError):  # there is none yet, or a damaged one
         old = undressed(read_notebook(path))
         nb = with_ids_of(old, nb)

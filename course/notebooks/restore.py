@@ -8,15 +8,7 @@ from course.files import diff, keep, notebook_bytes, read_notebook, replace_all
 from course.notebooks.source import cell_lines
 from course.package.as_of import Chapter, current
 from course.package.hand_out import as_handed_out, is_own, released_notebook
-from course.paths import (
-    NOTEBOOKS,
-    CourseError,
-    module_path,
-    number_of,
-    relative,
-    source_chapters,
-    source_path,
-)
+from course.paths import NOTEBOOKS, CourseError, module_path, relative, source_chapters, source_path
 from course.states.released import released
 from course.states.state import is_there, state
 
@@ -24,11 +16,10 @@ from course.states.state import is_there, state
 def restore(chapter: str, ask: bool = True) -> int:
     """Bring notebook and modules back; say what would be lost, and ask, before anything is written."""
     path = NOTEBOOKS / f"{source_path(chapter).stem}.ipynb"
-    number = number_of(path)
     blank = state() == "blank"  # then the notebook comes back with its blanks, and the package stays
     nb = as_handed_out(path) if blank else released_notebook(path)
     modules: dict[str, str] = {}
-    if not blank and is_there(number):
+    if not blank and is_there(chapter):
         modules = Chapter(path, nb).in_package()
         # what is as released stays so, whatever stands in other notebooks
         whole = released(source_chapters(), modules)
@@ -36,7 +27,7 @@ def restore(chapter: str, ask: bool = True) -> int:
     new = {path: notebook_bytes(nb)} | {module_path(m): text.encode() for m, text in modules.items()}
     changed = [file for file, data in new.items() if not file.exists() or file.read_bytes() != data]
     if not changed:
-        print(f"chapter {number} is as it was released")
+        print(f"chapter {chapter} is as it was released")
         return 0
     for file in changed:
         print(difference(file, new[file]))
@@ -44,7 +35,7 @@ def restore(chapter: str, ask: bool = True) -> int:
     if ask and not agreed(f"Replace your {names} by the released version? Yours is kept in yours/. [y/N] "):
         print("nothing changed")
         return 1
-    keep([file for file in changed if file != path or is_own(path)], f"course restore {number}")
+    keep([file for file in changed if file != path or is_own(path)], f"course restore {chapter}")
     replace_all(new)
     print(f"{names} restored")
     return 0

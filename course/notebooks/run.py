@@ -1,8 +1,8 @@
 """`course run`: execute the notebooks in order, each checkpointing itself, and say what came of it."""
 
-import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -11,31 +11,20 @@ from importlib.metadata import version
 
 from tqdm import tqdm
 
-from course.files import notebook_bytes, read_notebook, write_atomically
+from course.files import json_bytes, notebook_bytes, read_notebook, read_records, write_atomically
 from course.notebooks.build import clean, execute
 from course.notebooks.trust import trusted_environment
 from course.package.remedies import remedy
 from course.paths import BUILT, ROOT, RUNS, TIMES, CourseError, chapters, module_path, notebook_path, relative
 
 # As on README's first screen.
-SAMPLE = [
-    "-m",
-    "nanogpt",
-    "sample",
-    "--checkpoint",
-    "data/built/model",
-    "--prompt",
-    "One sunny day,",
-    "--temperature",
-    "0.5",
-]
+SAMPLE = shlex.split(
+    '-m nanogpt sample --checkpoint data/built/model --prompt "One sunny day," --temperature 0.5'
+)
 
 
-def run(chosen: list[str], record: bool = False) -> int:
-    """Execute the chosen chapters; executed copies go to runs/, the notebooks themselves stay as they are.
-
-    Raises CourseError at the first failing cell: what was done before it stays done.
-    """
+def run(chosen: list[str], record: bool = False) -> None:
+    """Execute the chosen chapters; copies go to runs/, the notebooks stay as they are. CourseError at the first cell that fails."""
     notebooks = {chapter: read_notebook(notebook_path(chapter)) for chapter in chosen}
     seconds: dict[str, float] = {}
     cells = sum(len(nb.cells) for nb in notebooks.values())
@@ -55,7 +44,6 @@ def run(chosen: list[str], record: bool = False) -> int:
     if (BUILT / "model/train.json").exists() and module_path("cli").is_file():
         print("A story by your model, as `python -m nanogpt sample` writes it:\n", flush=True)
         subprocess.run([sys.executable, *SAMPLE], cwd=ROOT)
-    return 0
 
 
 def how_to_go_on(chosen: list[str], chapter: str) -> str:
@@ -81,7 +69,7 @@ def run_one(chapter: str, nb, bar: tqdm, goes_on: str) -> None:
 
 def keep_times(seconds: dict[str, float]) -> None:
     """Write down this course's measured times, those of other chapters as they were."""
-    known = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"] if TIMES.exists() else {}
+    known = read_records(TIMES).get("seconds", {})
     measurement = {
         "command": "course run --record",
         "date": date.today().isoformat(),
@@ -90,4 +78,4 @@ def keep_times(seconds: dict[str, float]) -> None:
         "python": platform.python_version(),
         "seconds": dict(sorted((known | seconds).items())),
     }
-    write_atomically(TIMES, (json.dumps(measurement, indent=1) + "\n").encode())
+    write_atomically(TIMES, json_bytes(measurement))

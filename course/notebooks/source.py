@@ -29,7 +29,9 @@ def notebook_from_text(text: str) -> nbformat.NotebookNode:
         seen[cell.source] += 1
         cell.id = id_of(f"{cell.source}\n{seen[cell.source]}")
         cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
-    nb.metadata = nbformat.from_dict(METADATA | {"course": {"source": fingerprint(nb)}})
+    # A hash of all cells, by which Colab knows the notebook's commit.
+    digest = hashlib.sha256("\n".join(cell_lines(nb, with_ids=True)).encode()).hexdigest()[:16]
+    nb.metadata = nbformat.from_dict(METADATA | {"course": {"source": digest}})
     nb.nbformat, nb.nbformat_minor = 4, 5
     return nb
 
@@ -52,11 +54,6 @@ def with_ids_of(old: nbformat.NotebookNode, nb: nbformat.NotebookNode) -> nbform
                 cell.id = id_of(cell.id)
             taken.add(cell.id)
     return nb
-
-
-def fingerprint(nb: nbformat.NotebookNode) -> str:
-    """A hash of all cells of a source. Its notebook keeps it, so that Colab knows which commit it is of."""
-    return hashlib.sha256("\n".join(cell_lines(nb, with_ids=True)).encode()).hexdigest()[:16]
 
 
 def cell_lines(nb: nbformat.NotebookNode, with_ids: bool = False) -> list[str]:

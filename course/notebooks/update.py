@@ -10,15 +10,13 @@ from course.states.released import owners
 from course.states.state import built, grows, state
 
 
-def update() -> int:
+def update() -> None:
     """Fetch, keep the files that both sides changed, and go forward. Nothing of the reader's is lost.
 
     A growing package stays as it is, and so does a notebook whose blanks somebody has begun to write.
     """
     if not is_clone():
-        raise CourseError(
-            "this folder is no git clone: clone the course beside it, and take along what is yours"
-        )
+        raise CourseError("this folder is no git clone: clone the course beside it, and copy what is yours")
     none = "this branch follows none; use git pull by hand"
     upstream = git("rev-parse", "--abbrev-ref", "@{upstream}", why=none).strip()
     git("fetch", "--quiet", why="the newest state cannot be fetched")
@@ -27,7 +25,7 @@ def update() -> int:
     theirs, here = names_of_files("HEAD", "@{upstream}"), names_of_files("HEAD")
     if not theirs:
         print("this is the newest state")
-        return 0
+        return
     both = [ROOT / name for name in sorted(theirs & here) if (ROOT / name).exists()]
     there = set(map(module_path, modules())) if grows() else set()
     stay = {path for path in there if relative(path) in theirs}
@@ -54,7 +52,6 @@ def update() -> int:
     if written := sorted(number_of(path) for path in stay if path.parent == NOTEBOOKS):
         newer = f"`course restore {written[0]}` brings a newer one, with its blanks"
         print(f"as you wrote them: {', '.join(written)}; {newer}")
-    return 0
 
 
 def newer_with_blanks(theirs: set[str], both: list[Path]) -> set[Path]:

@@ -18,14 +18,10 @@ from course.states.state import is_there
 
 
 class Chapter:
-    """The modules that a chapter's notebook exports to, as the chapters around it make them.
-
-    nb: what the notebook says, where that is not what is saved.
-    """
+    """The modules that a chapter's notebook exports to, as the chapters around it make them. nb: what it says, if not as saved."""
 
     def __init__(self, path: Path, nb=None):
-        self.number, self.path = number_of(path), path
-        self.nb = read_cells(path) if nb is None else nb
+        self.number, self.path, self.nb = number_of(path), path, nb or read_cells(path)
         self.cells = exported_cells(self.nb, path.name)
         self.modules = list(dict.fromkeys(cell.module for cell in self.cells))
         wrote = {number for module in self.modules for number in chapters_of(module)}
@@ -34,12 +30,8 @@ class Chapter:
         part = [p for p in earlier if number_of(p) in wrote or claimed_modules(p) & set(self.modules)]
         self.upto = [*read(part), (path.name, self.nb)]
 
-    def as_of(self) -> dict[str, str]:
-        """Module name → text of the chapter's modules, as the chapters up to it make them."""
-        return export_all(self.upto, self.modules)
-
     def in_package(self) -> dict[str, str]:
-        """The same, with what later chapters have grown: those that the package's module names in its first lines."""
+        """Module name → text, with what later chapters have grown: those that the package's module names in its first lines."""
         return {m: export_all([*self.upto, *self.later(m)], [m])[m] for m in self.modules}
 
     def later(self, module: str) -> list[tuple[str, object]]:
@@ -49,7 +41,7 @@ class Chapter:
 
     def lay_out(self, folder: Path) -> dict[str, str]:
         """Make `folder`/nanogpt, the package as of this chapter, without what only later ones export; the chapter's modules in it."""
-        own = self.as_of()
+        own = export_all(self.upto, self.modules)
         ahead = {m for m in modules(PACKAGE) if max(chapters_of(m), default="") > self.number}
         made = compose(notebooks_upto(self.number), ahead - set(own)) | own
         package = copy_with(made, folder)
@@ -59,10 +51,7 @@ class Chapter:
 
 
 def compose(notebooks: list[Path], only: set[str] | None = None) -> dict[str, str]:
-    """Module name → module text, as these notebooks say, in the order of the chapters.
-
-    only: the modules that are wanted; a notebook that exports to none of them is not looked at.
-    """
+    """Module name → text, as these notebooks say, in the order of the chapters. only: the modules that are wanted, if not all."""
     return export_all(read([p for p in notebooks if only is None or claimed_modules(p) & only]), only)
 
 
@@ -94,9 +83,9 @@ def chapters_of(module: str) -> list[str]:
     return [number_of(Path(name)) for name in writers(current(module))]
 
 
-def current(module: str) -> str:
-    """The text of the package's module; empty where there is none."""
-    path = module_path(module, PACKAGE)
+def current(module: str, package: Path | None = None) -> str:
+    """The text of a module of the package, or of a copy; empty where there is none."""
+    path = module_path(module, package or PACKAGE)
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 

@@ -10,8 +10,8 @@ A cell that calls it says that sentence and nothing else (`say_turn`), and so do
 import ast
 import re
 
-from course.package.cells import ExportedCell, functions
-from course.package.growing import above, end_of, first_line
+from course.package.cells import ExportedCell, first_line, functions
+from course.package.growing import above, end_of
 from course.paths import CourseError
 
 TURN = "your turn: "

@@ -53,7 +53,6 @@ def defined_names(node: ast.stmt) -> list[str]:
 
 
 def targets(node: ast.stmt) -> list[ast.expr]:
-    """What an assignment assigns to."""
     if isinstance(node, ast.Assign):
         return node.targets
     return [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -62,6 +61,11 @@ def targets(node: ast.stmt) -> list[ast.expr]:
 def continues_itself(node: ast.stmt) -> bool:
     """True of `class GPT(GPT):`, which adds methods to a class that an earlier cell began."""
     return isinstance(node, ast.ClassDef) and node.name in map(ast.unparse, node.bases)
+
+
+def first_line(node: ast.stmt) -> int:
+    """The line that a statement begins in, with its decorators, from 1."""
+    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
 
 
 def heads(nb, name: str) -> list[tuple[str, Head]]:
@@ -100,7 +104,6 @@ def exported_cells(nb, name: str) -> list[ExportedCell]:
 
 
 def default_module(read: list[Head], name: str) -> str:
-    """The module that `#| default_exp` names."""
     defaults = list(dict.fromkeys(head.default for head in read if head.default))
     if len(defaults) > 1:
         raise CourseError(f"{name}: `#| default_exp` names {' and '.join(defaults)}; keep one")
@@ -108,7 +111,6 @@ def default_module(read: list[Head], name: str) -> str:
 
 
 def exported_cell(head: Head, where: str, default_module: str, id: str = "") -> ExportedCell:
-    """Read one cell that carries `#| export`."""
     module = head.module or default_module
     if not module:
         raise CourseError(f"{where} is exported, but to no module; write `#| default_exp MODULE` above")
@@ -142,8 +144,7 @@ def blanked(head: Head, tree: ast.Module, where: str) -> dict[str, str]:
 def parse(source: str, where: str) -> ast.Module:
     try:
         source.encode()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the student has seen them when the cell ran
+        with warnings.catch_warnings(action="ignore"):  # the student has seen them when the cell ran
             return ast.parse(source, "the cell")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # a bracket too deep, say
         raise CourseError(f"{where} cannot be read as Python: {error}") from None

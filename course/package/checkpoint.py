@@ -65,7 +65,6 @@ def checkpoint_chapter(
 
 
 def top_level(text: str) -> set[str]:
-    """The names that a module defines."""
     return {name for part in module_parts(text) for name in part.names if "." not in name}
 
 
@@ -83,7 +82,7 @@ def try_aside(exports: Chapter, tests: list[Path]) -> None:
         modules = exports.lay_out(folder)
         report, said = run_trial(folder, list(modules), tests)
         problem = trial_problem(report, said, modules)
-        if not problem and not all(is_whole(module_path(m, folder / "nanogpt"), modules[m]) for m in modules):
+        if not problem and any(current(m, folder / "nanogpt") != text for m, text in modules.items()):
             problem = "importing or testing it changes files of nanogpt/", ""
     if not problem:
         return
@@ -97,10 +96,6 @@ def try_aside(exports: Chapter, tests: list[Path]) -> None:
     names = ", ".join(map(module_file, modules))
     error = TestsFail if "failure" in report else CourseError
     raise error(f"{line}\nlikely {where}; {names} unchanged{excerpt(text)}")
-
-
-def is_whole(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_bytes() == text.encode()
 
 
 def trial_problem(report: dict, said: str, modules: dict[str, str]) -> tuple[str, str] | None:
@@ -184,7 +179,6 @@ def run_trial(folder: Path, modules: list[str], tests: list[Path]) -> tuple[dict
 
 
 def end_group(process: subprocess.Popen) -> None:
-    """End a process and those that it started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (AttributeError, ProcessLookupError):  # Windows has no groups
@@ -195,8 +189,6 @@ def end_group(process: subprocess.Popen) -> None:
 def check_chapter(chapter: str) -> str:
     """The difference between what the notebooks export and what the package holds; empty where they agree."""
     exports = Chapter(notebook_path(chapter))
-    diffs = [
-        diff(current(m), text, module_file(m), f"exported from {exports.path.name}")
-        for m, text in exports.in_package().items()
-    ]
+    source = f"exported from {exports.path.name}"
+    diffs = [diff(current(m), text, module_file(m), source) for m, text in exports.in_package().items()]
     return "\n".join(filter(None, diffs))

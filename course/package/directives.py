@@ -34,8 +34,6 @@ FORMS = "`#| export`, `#| export MODULE`, `#| grows NAME`, `#| default_exp MODUL
 
 @dataclass
 class Head:
-    """What the directives of one cell say."""
-
     exported: bool = False
     module: str = ""  # of `#| export MODULE`
     default: str = ""  # of `#| default_exp MODULE`

@@ -14,23 +14,13 @@ from pathlib import Path
 
 from ruff import find_ruff_bin
 
-from course.package.cells import ExportedCell, exported_cells, heads, imported_names
-from course.package.growing import (
-    first_line,
-    grow,
-    in_reading_order,
-    lines_of_imports,
-    module_parts,
-    names_used,
-)
+from course.package.cells import ExportedCell, exported_cells, first_line, heads, imported_names
+from course.package.growing import grow, in_reading_order, lines_of_imports, module_parts, names_used
 from course.paths import ROOT, CourseError, module_file
 
 
 def export_all(notebooks: Iterable[tuple[str, object]], only: Container[str] | None = None) -> dict[str, str]:
-    """Module name → module text, of notebooks in the order of the chapters, each with its file name.
-
-    A module may have cells in several of them. only: the modules that are wanted, where not all are.
-    """
+    """Module name → text, of notebooks in the order of the chapters, with their file names. only: the modules that are wanted."""
     cells: list[ExportedCell] = []
     docs: dict[str, str] = {}
     for name, nb in notebooks:

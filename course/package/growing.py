@@ -9,7 +9,7 @@ import symtable
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from course.package.cells import ExportedCell, Function, continues_itself, defined_names, parse
+from course.package.cells import ExportedCell, Function, continues_itself, defined_names, first_line, parse
 from course.paths import CourseError, module_file
 
 
@@ -51,11 +51,10 @@ def parts_of(cell: ExportedCell, outer: ast.ClassDef | None = None, begin: int =
         over = last if node is body[-1] else end_of(node, lines)
         if isinstance(node, ast.Import | ast.ImportFrom) and outer is None:
             continue
-        end = over
         is_class = outer is None and isinstance(node, ast.ClassDef)
         has_members = is_class and node.body[0].lineno > node.lineno
-        if has_members:  # its head ends above the comments of its first member
-            end = above(first_line(node.body[0]) - 1, lines)
+        # a class's head ends above the comments of its first member
+        end = above(first_line(node.body[0]) - 1, lines) if has_members else over
         if continues_itself(node) and not (has_members and len(node.bases) == 1 and not node.keywords):
             goes_on = f"{node.name} goes on as `class {node.name}({node.name}):`"
             raise CourseError(f"{cell.where}: {goes_on}, which names itself alone and has its members below")
@@ -74,11 +73,6 @@ def lines_of_imports(cell: ExportedCell) -> set[int]:
     """The lines of a cell's imports, from 0: they move to the top of the module."""
     imports = (node for node in cell.tree.body if isinstance(node, ast.Import | ast.ImportFrom))
     return {number for node in imports for number in range(node.lineno - 1, node.end_lineno)}
-
-
-def first_line(node: ast.stmt) -> int:
-    """The line that a statement begins in, with its decorators, from 1."""
-    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
 
 
 def end_of(node: ast.stmt, lines: list[str]) -> int:
@@ -249,5 +243,4 @@ def needed_at_once(node: ast.AST) -> set[str]:
 
 
 def module_parts(text: str) -> list[Part]:
-    """The parts of a module's text."""
     return list(parts_of(ExportedCell("the module", "", text, parse(text, "the module"))))

@@ -5,15 +5,17 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
 from course.files import notebook_bytes, read_notebook
 from course.git import git
 from course.notebooks.address import dressed
 from course.notebooks.source import cell_lines, id_of, notebook_from_source
 from course.package.blank import emptied, is_blank
-from course.package.cells import ExportedCell, exported_cells, functions
-from course.package.growing import first_line
+from course.package.cells import ExportedCell, exported_cells, first_line, functions
 from course.package.tutor import blanks_of
-from course.paths import NOTEBOOKS, CourseError, number_of, relative, source_path, two_digits
+from course.paths import NOTEBOOKS, CourseError, number_of, relative, source_path
 from course.states.released import exporting_cells
 
 HINT = re.compile(r"^(#\| blank[^:\n]*):.*$", re.MULTILINE)
@@ -21,8 +23,6 @@ HINT = re.compile(r"^(#\| blank[^:\n]*):.*$", re.MULTILINE)
 
 def handed_out(nb, name: str):
     """Above each blank its hints, below it a check, and nothing printed yet; cells keep their ids. name: the notebook's."""
-    from nbformat.v4 import new_code_cell, new_markdown_cell
-
     nb, chapter = copy.deepcopy(nb), number_of(Path(name))
     with_blanks = {cell.id: cell for cell in exported_cells(nb, name) if cell.blanks}
     cells = []
@@ -66,12 +66,10 @@ def folded(title: str, text: str) -> str:
 
 
 def as_handed_out(path: Path):
-    """The notebook with its blanks."""
     return handed_out(notebook_from_source(source_path(number_of(path))), path.name)
 
 
 def with_blanks(chapters: list[str]) -> dict[Path, bytes]:
-    """The chapters' notebooks with their blanks."""
     paths = [NOTEBOOKS / f"{source_path(chapter).stem}.ipynb" for chapter in chapters]
     return {path: notebook_bytes(as_handed_out(path)) for path in paths}
 
@@ -81,8 +79,6 @@ def released_notebook(path: Path):
 
     Students never edit the source, so it tells a released notebook from one they committed themselves.
     """
-    import nbformat
-
     wanted, commits = notebook_from_source(source_path(number_of(path))), ""
     with suppress(CourseError):
         commits = git("log", "--format=%H", "--", relative(path))
@@ -107,7 +103,6 @@ def is_own(path: Path) -> bool:
 
 def solution(chapter: str, name: str | None) -> str:
     """A function or method of the chapter as it is released; without a name, the names of the blanks."""
-    chapter = two_digits(chapter)
     cells = exported_cells(exporting_cells(chapter), f"{source_path(chapter).stem}.ipynb")
     blanks = ", ".join(blank for cell in cells for blank in cell.blanks) or "none"
     if name is None:

@@ -19,7 +19,7 @@ def compare_with_run(cells: list[ExportedCell], executed: list[str], by_id: dict
     """
     last_run: dict[tuple[str, str], str] = {}  # two modules may each have a `run`; "_" is the chapter's first
     for source in executed:
-        if cell := as_exported(source):
+        if cell := exported(source):
             last_run.update({(cell.module, name): code(source) for name in cell.names()})
     for cell in cells:
         runs = [last_run.get((cell.module, name), last_run.get(("_", name))) for name in cell.names()]
@@ -32,14 +32,14 @@ def compare_with_run(cells: list[ExportedCell], executed: list[str], by_id: dict
         print(f"note: {', '.join(sorted(unsaved))} was run and is not saved: if it is to be exported, {SAVE}")
 
 
-def as_exported(source: str) -> ExportedCell | None:
-    """A cell that was run with `#| export`; None for any other, and for one that could not be exported."""
+def exported(source: str, default: str = "_") -> ExportedCell | None:
+    """A cell that was run with `#| export`; None for any other, and for one with a magic in it. default: its module."""
     try:
         head = read_head(source, WHERE)
         tree = parse(head.source, WHERE)
     except CourseError:
         return None
-    return ExportedCell(WHERE, head.module or "_", head.source, tree) if head.exported else None
+    return ExportedCell(WHERE, head.module or default, head.source, tree) if head.exported else None
 
 
 def code(source: str) -> str:

@@ -30,6 +30,8 @@ import warnings
 from dataclasses import dataclass, field
 from functools import cache
 
+import numpy as np
+
 from course.package.blank import TURN, body_lines
 from course.package.cells import ExportedCell, exported_cells, functions
 from course.paths import SOURCES, CourseError, number_of, numbered, source_path
@@ -42,8 +44,6 @@ SHOWN = 12  # numbers of an array, at most
 
 @dataclass
 class Blank:
-    """What is known of one blank."""
-
     minutes: int
     hint: str
     probe: str
@@ -136,17 +136,14 @@ def probed(blank: Blank, namespace: dict) -> dict:
         with (
             torch.random.fork_rng(devices=[]),
             contextlib.redirect_stdout(io.StringIO()),
-            warnings.catch_warnings(),
+            warnings.catch_warnings(action="ignore"),
         ):
-            warnings.simplefilter("ignore")
             torch.manual_seed(0)
             found = made["probe"](error_of)
         return {place: leaf for what, value in found.items() for place, leaf in leaves(value, what).items()}
-    except NotImplementedError as error:
+    except Exception as error:
         if str(error).startswith(TURN):
             raise
-        return {"": raised(error)}
-    except Exception as error:
         return {"": raised(error)}
 
 
@@ -163,12 +160,9 @@ def error_of(call, names: str = "") -> str:
 
 def raised(error: Exception) -> Raised:
     said = " ".join((str(error).strip() or "without a word").split())[:200]
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    lines = [
-        f.line for f in frames if "site-packages" not in f.filename and f.filename != __file__ and f.line
-    ]
-    line = lines[0] if lines else ""
-    return Raised(f"{type(error).__name__}: {said}", line)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    lines = [frame.line for frame in frames if frame.line and "site-packages" not in frame.filename]
+    return Raised(f"{type(error).__name__}: {said}", lines[-1] if lines else "")
 
 
 def run(text: str, namespace: dict, into: dict | None = None) -> None:
@@ -180,7 +174,6 @@ def run(text: str, namespace: dict, into: dict | None = None) -> None:
 
 def leaves(value, place: str) -> dict:
     """What a value is made of, by its place in it, `the first row[0]['loss']`: numbers of any kind as arrays, double precision."""
-    import numpy as np
     import torch
 
     if isinstance(value, dict | list | tuple):
@@ -206,7 +199,6 @@ def differing(one: dict, other: dict) -> str | None:
 
 
 def alike(one, other) -> bool:
-    import numpy as np
 
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.shape == other.shape and bool(np.all(close(one, other)))
@@ -214,14 +206,12 @@ def alike(one, other) -> bool:
 
 
 def close(one, other):
-    import numpy as np
 
     return np.isclose(one, other, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
 
 
 def difference(should: dict, got: dict) -> str:
     """The first thing that differs: what it should be, and what it is; of a large array the first such number."""
-    import numpy as np
 
     if "" in got:
         return f"it raises {got[''].error}" + (f" at `{got[''].line}`" if got[""].line else "")
@@ -238,7 +228,6 @@ def difference(should: dict, got: dict) -> str:
 
 def shown(value) -> str:
     """A value in a few words; long tensors by their shape."""
-    import numpy as np
 
     if isinstance(value, Raised):
         return f"an error ({value.error})"

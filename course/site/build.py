@@ -36,8 +36,8 @@ CONTENTS = [  # of the navigation, which folds the parts' chapters, the sets and
 ]
 
 
-def site(folder: Path = SITE) -> int:
-    """Stage the pages and let Sphinx make those that have changed, each warning an error; 0, or CourseError."""
+def site(folder: Path = SITE) -> None:
+    """Stage the pages and let Sphinx make those that have changed; each warning is an error."""
     if missing := [name for name in ("sphinx", "myst_nb", "sphinx_book_theme") if find_spec(name) is None]:
         raise CourseError(f"the site needs {', '.join(missing)}: pip install -c constraints.txt -e '.[site]'")
     files = staged()
@@ -51,7 +51,6 @@ def site(folder: Path = SITE) -> int:
     for path in notebooks().values():  # which the buttons of the pages download
         shutil.copyfile(path, folder / "html" / relative(path))
     print(f"{relative(folder)}/html/index.html: open it in a browser")
-    return 0
 
 
 def settle(files: dict[str, bytes], folder: Path) -> int:
@@ -69,7 +68,6 @@ def settle(files: dict[str, bytes], folder: Path) -> int:
 
 
 def notebooks() -> dict[str, Path]:
-    """The notebooks of the chapters, by number."""
     return {chapter: notebook_path(chapter) for chapter in source_chapters()}
 
 

@@ -25,6 +25,5 @@ PARTS = {  # name: the chapter that it begins with, and what one can do after it
 
 
 def part(name: str, chapters: list[str]) -> list[str]:
-    """The chapters of a part, of those that are given."""
     begins = [first for first, _ in PARTS.values()]
     return [c for c in chapters if max(first for first in begins if first <= c) == PARTS[name][0]]

@@ -4,9 +4,10 @@ import os
 import re
 from pathlib import Path
 
-import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course.exercises.release import code, leaked, markdown, without_answer
+from course.exercises.release import leaked, without_answer
 from course.exercises.sets import ExerciseSet, stub
 from course.files import read_notebook
 from course.notebooks.address import is_published, repository, undressed
@@ -77,7 +78,7 @@ def page(file: str, name: str, places: dict[str, str]) -> str:
     return linked(PICTURE.sub(each, text), file, name, places)
 
 
-def chapter_page(path: Path, places: dict[str, str]) -> nbformat.NotebookNode:
+def chapter_page(path: Path, places: dict[str, str]) -> NotebookNode:
     """A chapter with buttons below its heading, links, and each picture's alternative text where myst-nb looks.
 
     Behind chapter 08's widget, of which a page shows a picture, comes a place where the model writes.
@@ -89,7 +90,7 @@ def chapter_page(path: Path, places: dict[str, str]) -> nbformat.NotebookNode:
         if cell.cell_type == "markdown":
             cell.source = linked(cell.source, relative(path), relative(path), places)
         elif cell.source.startswith("figures.playground_widget("):
-            nb.cells.append(markdown(WRITER, "writer"))
+            nb.cells.append(new_markdown_cell(WRITER, id="writer"))
         pictures = [output.get("metadata", {}).get("image/png") for output in cell.get("outputs", ())]
         if alts := [each["alt"] for each in pictures if each]:
             cell.metadata["mystnb"] = {"image": {"alt": "; ".join(alts)}}
@@ -108,15 +109,15 @@ def buttons(name: str) -> str:
     return f'<p class="buttons">{links}</p>'
 
 
-def exercise_page(made: ExerciseSet, chapter: str, places: dict[str, str]) -> nbformat.NotebookNode:
+def exercise_page(made: ExerciseSet, chapter: str, places: dict[str, str]) -> NotebookNode:
     """An exercise set as it is handed out: no solution, no model answer, no hidden check."""
     file, name = f"exercises/{made.name}/exercise.py", f"exercises/{made.name}.ipynb"
-    nb = nbformat.v4.new_notebook(metadata=METADATA)
+    nb = new_notebook(metadata=METADATA)
     for number, cell in enumerate(made.cells):
         if cell.kind in ("text", "manual"):
-            shown = markdown(without_answer(cell.source), f"cell-{number}")
+            shown = new_markdown_cell(without_answer(cell.source), id=f"cell-{number}")
         else:
-            shown = code(stub(cell.source), f"cell-{number}")
+            shown = new_code_cell(stub(cell.source), id=f"cell-{number}")
         nb.cells.append(folded(shown, "hide-input", "The visible check") if cell.kind == "check" else shown)
     if leaks := leaked(made, nb):
         raise CourseError(f"{made.name} is not on the site, since it would show {leaks[0]!r}")

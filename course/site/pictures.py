@@ -32,9 +32,8 @@ def recorded(path: Path) -> dict:
 
 def first_run(record: dict) -> dict:
     """Of the recorded run what the picture shows."""
-    return {key: record[key] for key in ("losses", "steps", "parameters", "val_loss", "floor")} | {
-        "start": record["lines"]["ln V: knows nothing"]
-    }
+    shown = {key: record[key] for key in ("losses", "steps", "parameters", "val_loss", "floor")}
+    return shown | {"start": record["lines"]["ln V: knows nothing"]}
 
 
 def loss_in_words(first: dict) -> str:

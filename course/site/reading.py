@@ -13,13 +13,11 @@ from itertools import takewhile
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
+from course.package.cells import default_module
+from course.package.directives import Head, read_head
 from course.paths import module_file
 from course.predictions import ASKS
 
-DIRECTIVE = re.compile(r"^#\|.*\n?", re.MULTILINE)
-EXPORT = re.compile(r"^#\| export(?: +([\w.]+))?$", re.MULTILINE)
-DEFAULT = re.compile(r"^#\| default_exp +([\w.]+)", re.MULTILINE)
-GROWS = re.compile(r"^#\| grows +(.+)$", re.MULTILINE)
 ANSWERS = re.compile(r"\banswer\(")
 ANSWERED = re.compile(r"^(\d\d[a-z]?\.\d+)(?:, .*?)?: (.+)$", re.MULTILINE)
 COLUMNS = re.compile(r"\S {2,}\S|^ {2,}\S|\t|[│─┌└]", re.MULTILINE)
@@ -33,8 +31,8 @@ SHOWN = 20  # lines of a printed output; a longer one scrolls
 
 
 def cells_to_read(cells: list[NotebookNode]) -> list[NotebookNode]:
-    """The cells of a chapter as the book shows them."""
-    default = next((found[1] for cell in cells if (found := DEFAULT.search(cell.source))), "")
+    heads = [read_head(cell.source, "a cell") for cell in cells if cell.cell_type == "code"]
+    default = default_module(heads, "the chapter")
     asks = next((found[1] for cell in cells if (found := ASKS.search(cell.source))), "predict")
     came_out = outcomes(cells)
     made: list[NotebookNode] = []
@@ -53,8 +51,8 @@ def code_to_read(cell, default: str, came_out: dict[str, str], asks: str = "pred
         tag(cell, "columns")
     if text.count("\n") > SHOWN and len(outputs) == 1:
         tag(cell, "scroll-output")
-    before = exported(cell.source, default)
-    cell.source = DIRECTIVE.sub("", cell.source).strip("\n")
+    head = read_head(cell.source, "a cell")
+    before, cell.source = badge(head, default), head.source.strip("\n")
     try:
         body = ast.parse(cell.source).body
     except SyntaxError:  # a cell with a magic
@@ -114,14 +112,12 @@ def without_alt(source: str) -> str:
     return "\n".join(lines)
 
 
-def exported(source: str, default: str) -> list[NotebookNode]:
-    """A badge that names the module into which a cell is exported; none for other cells."""
-    found = EXPORT.search(source)
-    module = (found[1] or default) if found else ""
-    if not module:
+def badge(head: Head, default: str) -> list[NotebookNode]:
+    """What names the module into which a cell is exported; nothing for other cells."""
+    if not head.exported:
         return []
-    grows = GROWS.search(source)
-    more = f" · a new version of <code>{html.escape(grows[1])}</code>" if grows else ""
+    module = head.module or default
+    more = f" · a new version of <code>{', '.join(head.grows)}</code>" if head.grows else ""
     page = f"../nanogpt/{module.replace('.', '/')}.html"
     return [new_markdown_cell(f'<p class="exported"><a href="{page}">→ {module_file(module)}</a>{more}</p>')]
 

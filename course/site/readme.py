@@ -3,7 +3,6 @@
 Each block between two comments is made here or in course/site/results.py, from the repository as it is.
 """
 
-import json
 import re
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from course.files import diff, write_atomically
 from course.paths import ROOT, TIMES, CourseError, chapters, module_file, notebook_path, relative
 from course.site import pictures, results
 from course.site.chapters import OPTIONAL, PARTS, part
+from course.site.pictures import recorded
 from course.site.results import table
 from course.states.released import writers
 
@@ -42,7 +42,6 @@ def readme(write: bool) -> int:
 
 
 def filled(text: str, path: Path) -> str:
-    """The text of a page with every block as it has to be now."""
 
     def block(found: re.Match) -> str:
         made = BLOCKS[found[2]]()
@@ -53,11 +52,11 @@ def filled(text: str, path: Path) -> str:
     return BLOCK.sub(block, text)
 
 
-def loss_picture() -> str:
-    return picture("loss", 540, pictures.loss_in_words(pictures.first_run(pictures.recorded(pictures.FIRST))))
+def loss() -> str:
+    return picture("loss", 540, pictures.loss_in_words(pictures.first_run(recorded(pictures.FIRST))))
 
 
-def staircases() -> str:
+def staircase() -> str:
     """The CPU's stairs and the H100's, side by side where there is room."""
     return "\n".join(picture(name, 400, pictures.in_words(name)) for name in pictures.STAIRS)
 
@@ -71,7 +70,6 @@ def picture(name: str, width: int, alt: str) -> str:
 
 
 def exercise_minutes() -> dict[str, int]:
-    """The minutes that the tasks of each set state, by chapter."""
     return {made.number: sum(task.minutes for task in made.tasks.values()) for made in map(read, folders())}
 
 
@@ -91,14 +89,13 @@ def roads() -> str:
 
 
 def counted(some: list[str], planned: dict[str, int]) -> str:
-    """How many sittings these are, and their hours."""
     return f"{len(some)} sittings, {sum(planned.get(c, 0) for c in some) / 60:.0f} h" if some else "–"
 
 
 def sittings() -> str:
     """A row for each sitting: title, hours to read it, minutes of its exercises, modules it begins (or changes, if it begins none), time to run."""
     planned, tasks = minutes(), exercise_minutes()
-    ran = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"]
+    ran = recorded(TIMES)["seconds"]
     rows = []
     for chapter in chapters():
         mark = " ◇" if chapter in OPTIONAL else ""
@@ -125,10 +122,4 @@ def keys() -> str:
     return table("key | default | meaning", rows, "---")
 
 
-BLOCKS = results.BLOCKS | {
-    "loss": loss_picture,
-    "staircase": staircases,
-    "roads": roads,
-    "sittings": sittings,
-    "keys": keys,
-}
+BLOCKS = {block.__name__: block for block in (*results.BLOCKS, loss, staircase, roads, sittings, keys)}

@@ -33,10 +33,8 @@ def losses() -> str:
     record = recorded(FIRST)
     model = f"**the model: {record['parameters']:,} parameters, {record['seconds']:.0f} s of training**"
     lines = record["lines"] | {model: record["val_loss"]}
-    rows = [
-        (name, f"{loss:.3f}", f"{loss - record['floor']:.3f}")
-        for name, loss in sorted(lines.items(), key=lambda line: -line[1])
-    ]
+    highest_first = sorted(lines.items(), key=lambda line: -line[1])
+    rows = [(name, f"{loss:.3f}", f"{loss - record['floor']:.3f}") for name, loss in highest_first]
     return f"{table('model | nats a token | above the floor', rows)}\n\n{source(FIRST)}"
 
 
@@ -161,7 +159,4 @@ def records() -> str:
     return f"{table(head, rows)}\n\n*`{relative(BOARD)}`: {commands}*"
 
 
-BLOCKS = {
-    block.__name__: block
-    for block in (losses, learned, changes, cpu, gpus, peers, repeated, programs, records)
-}
+BLOCKS = losses, learned, changes, cpu, gpus, peers, repeated, programs, records

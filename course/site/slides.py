@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import nbformat
+from nbconvert import SlidesExporter
 
 from course.files import read_notebook, write_atomically
 from course.notebooks.address import undressed
@@ -19,9 +20,6 @@ NUMBERS = "Numbers are those of the executed notebooks. Times and rates differ o
 
 
 def write_slides(folder: Path) -> list[str]:
-    """Write the decks of all parts; a line for each."""
-    from nbconvert import SlidesExporter  # takes a second
-
     exporter, written = SlidesExporter(reveal_scroll=True), []
     for name in PARTS:
         slides, path = deck(name), folder / f"{name.split()[0]}.html"

@@ -30,9 +30,7 @@ def owners() -> dict[str, str]:
 def exporting_cells(chapter: str) -> SimpleNamespace:
     """The code cells of a chapter's source that begin with a directive, without the seconds that jupytext takes to read all."""
     found = EXPORTING.findall(source_path(chapter).read_text(encoding="utf-8"))
-    cells = [
-        SimpleNamespace(cell_type="code", source=text, id=str(place)) for place, text in enumerate(found)
-    ]
+    cells = [SimpleNamespace(cell_type="code", source=text, id=str(at)) for at, text in enumerate(found)]
     return SimpleNamespace(cells=cells)
 
 
@@ -41,9 +39,6 @@ def released(chapters: Iterable[str], only: Iterable[str] | None = None) -> dict
     from course.package.export import export_all
 
     wanted = set(writers()) if only is None else set(only)
-    part = [
-        chapter
-        for chapter in sorted(chapters)
-        if any(chapter in writers()[m] for m in wanted if m in writers())
-    ]
+    writing = {chapter for module in wanted for chapter in writers().get(module, ())}
+    part = sorted(writing.intersection(chapters))
     return export_all([(f"{source_path(c).stem}.ipynb", exporting_cells(c)) for c in part], wanted)

@@ -9,27 +9,18 @@ from course.files import keep, notebook_bytes, replace_all
 from course.git import uncommitted
 from course.package.as_of import current
 from course.package.hand_out import is_own, released_notebook, with_blanks
-from course.paths import (
-    NOTEBOOKS,
-    CourseError,
-    module_path,
-    numbered,
-    source_chapters,
-    source_path,
-    two_digits,
-)
+from course.paths import NOTEBOOKS, CourseError, module_path, numbered, source_chapters
 from course.states.released import owners, released
 from course.states.state import FILE, built, file_text, grows, in_words, state
 
 
-def start(at: str | None = None, blank: bool = False) -> int:
+def start(at: str | None = None, blank: bool = False) -> None:
     """Empty the package, or fill it with what the chapters before `at` build; with `blank`, hand out notebooks with blanks."""
     if at is None and grows():
         ways = "`course start --at 00` begins anew, `course package` brings the complete package back"
         raise CourseError(f"this clone is started already ({in_words(built())}): {ways}")
     every = source_chapters()
-    at = two_digits(at) if at else every[0]
-    source_path(at)
+    at = at or every[0]
     blank = blank or state() == "blank"  # whoever goes elsewhere still writes the blanks
     before = [chapter for chapter in every if chapter < at]
     notebooks = with_blanks([chapter for chapter in every if chapter >= at]) if blank else {}
@@ -40,22 +31,17 @@ def start(at: str | None = None, blank: bool = False) -> int:
         print("what is yours to write in the notebooks says `your turn`")
     run = "" if blank else f", or `course run {at}`"
     print(f"go on with chapter {at}: its notebook in `course lab`{run}")
-    return 0
 
 
-def package() -> int:
-    """Bring the complete package back."""
+def package() -> None:
     texts = released(source_chapters())
     if not grows() and all(current(module) == text for module, text in texts.items()):
         print("the package is complete, as released; `course start` empties it")
-        return 0
+        return
     untouched = [path for path in numbered(NOTEBOOKS, ".ipynb") if state() == "blank" and not is_own(path)]
     notebooks = {path: notebook_bytes(released_notebook(path)) for path in untouched}
     put_in_place(texts, notebooks, None, "course package")
-    print(
-        "nanogpt/ is complete. A notebook with something of yours stays: `course restore 04` brings ours back"
-    )
-    return 0
+    print("nanogpt/ is complete. A notebook with work of yours stays: `course restore 04` brings ours back")
 
 
 def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: bytes | None, command: str):
@@ -66,7 +52,6 @@ def put_in_place(texts: dict[str, str], notebooks: dict[Path, bytes], state: byt
     mine = [module for module in owners() if module_path(module) in changed]
     as_made = released(source_chapters(), mine), released(built(), mine)
     yours = [m for m in mine if current(m) not in [made.get(m) for made in as_made]]
-    keep(
-        [*map(module_path, yours), *(path for path in notebooks if path in changed and is_own(path))], command
-    )
+    own = [path for path in notebooks if path in changed and is_own(path)]
+    keep([*map(module_path, yours), *own], command)
     replace_all(new | {FILE: state})

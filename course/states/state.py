@@ -4,8 +4,9 @@ Kept in a file that git ignores: the state, and the chapters that have been buil
 """
 
 import json
+from contextlib import suppress
 
-from course.files import write_atomically
+from course.files import json_bytes, write_atomically
 from course.paths import ROOT
 
 FILE = ROOT / ".course-state.json"
@@ -13,12 +14,10 @@ FILE = ROOT / ".course-state.json"
 
 def kept() -> tuple[str, list[str]]:
     """The state, and the chapters whose modules are in a growing package, in order. A damaged file counts for nothing."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(FILE.read_text(encoding="utf-8"))
         if found["state"] in ("started", "blank"):
             return found["state"], sorted(found["chapters"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     return "complete", []
 
 
@@ -41,7 +40,7 @@ def is_there(chapter: str) -> bool:
 
 
 def file_text(state: str, chapters: list[str]) -> bytes:
-    return (json.dumps({"state": state, "chapters": sorted(chapters)}, indent=1) + "\n").encode()
+    return json_bytes({"state": state, "chapters": sorted(chapters)})
 
 
 def after_checkpoint(chapter: str) -> None:

@@ -76,9 +76,8 @@ def unit(nodeid: str) -> str:
     """What one worker runs: a half of the notebooks with the comparison at its end, files that belong together, or a file."""
     file = nodeid.partition("::")[0]
     for half in HALVES:
-        if nodeid.startswith(relative(half)) or (
-            file == f"tests/{COMPARISON}" and nodeid.endswith(f"[{half.name}]")
-        ):
+        compares = file == f"tests/{COMPARISON}" and nodeid.endswith(f"[{half.name}]")
+        if compares or nodeid.startswith(relative(half)):
             return str(half)
     return next((name for name, starts in TOGETHER.items() if file.startswith(starts)), file)
 

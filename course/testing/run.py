@@ -1,10 +1,10 @@
 """`course test`: everything that CI runs, in one pytest whose workers share the notebooks and the tests (plugin.py)."""
 
-import importlib.util
 import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 
 from course.paths import NOTEBOOKS, ROOT, CourseError, number_of, numbered
 from course.testing.law import COMPARISON, HALVES, SEAM, before_the_seam, student_clone
@@ -18,23 +18,17 @@ NBVAL = [
     "--nbval-cell-timeout=3600",
     "--nbval-kernel-startup-timeout=600",
 ]
-SLOWEST = "--durations=30"
 LAWS = "laws", "repository", "repository_chapters", "repository_windows"  # and that nothing has drifted
-QUICK = [
-    *("-m", "not slow and not gpu", "tests/core"),
-    *(f"tests/repository/test_{name}.py" for name in LAWS),
-]
+QUICK = ["-m", "not slow and not gpu", "tests/core", *(f"tests/repository/test_{name}.py" for name in LAWS)]
 
 
 def test(words: list[str]) -> int:
     """pytest's exit code. Without words everything runs, the notebooks in clones; with words it is one pytest, in place."""
-    missing = [name for name in ("pytest", "nbval", "xdist") if importlib.util.find_spec(name) is None]
+    missing = " and ".join(name for name in ("pytest", "nbval", "xdist") if find_spec(name) is None)
     if missing:
-        raise CourseError(
-            f"the tests need {' and '.join(missing)}: pip install -c constraints.txt -e '.[course,dev]'"
-        )
+        raise CourseError(f"the tests need {missing}: pip install -c constraints.txt -e '.[course,dev]'")
     if not words:
-        return run_pytest([*workers(), SLOWEST, *students_way(), "tests"])
+        return run_pytest([*workers(), "--durations=30", *students_way(), "tests"])
     if words[0] == "quick":
         return run_pytest([*workers(), *QUICK, *words[1:]])
     return run_pytest(words)
@@ -67,8 +61,6 @@ def run_pytest(words: list[str]) -> int:
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         try:
             return process.wait()
-        except (
-            KeyboardInterrupt
-        ):  # the terminal's Ctrl-C is pytest's as well, which ends its workers and kernels
+        except KeyboardInterrupt:  # which pytest gets from the terminal, too: it ends its workers and kernels
             process.wait()
             raise
