@@ -64,7 +64,7 @@ def git(folder: Path, *args: str) -> str:
     done = subprocess.run(
         ["git", *IDENTITY, *args], cwd=folder, check=True, capture_output=True, encoding="utf-8"
     )
-    return done.stdout.strip()
+    return done.stdout.rstrip()
 
 
 def commit(folder: Path, message: str) -> None:
