@@ -148,7 +148,6 @@ STUDENTS = {
         "Is this machine ready? One line for each thing that the course needs: green is fine, yellow can be improved (the\n"
         "line says how), red has to be fixed first. The last line is the verdict.",
         "course.machine.doctor:doctor",
-        flag("--distributed", "can two processes here talk, and how fast?"),
     ),
     "lab": Command(
         "Start JupyterLab at chapter 00. All further arguments go to JupyterLab.",

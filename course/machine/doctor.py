@@ -44,12 +44,8 @@ def green_if(fine: bool, topic: str, text: str, remedy: str, otherwise: str = YE
     return Finding(GREEN, topic, text) if fine else Finding(otherwise, topic, text, remedy)
 
 
-def doctor(distributed: bool = False) -> int:
-    """Make all checks, and print what they find and a verdict; 1 if one is red. distributed: the one of talk.py alone."""
-    if distributed:
-        from course.machine.talk import doctor_distributed
-
-        return doctor_distributed()
+def doctor() -> int:
+    """Make all checks, and print what they find and a verdict; 1 if one is red."""
     terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     found = []
     for check in CHECKS:

@@ -1,5 +1,6 @@
 """torchrun over two hosts, really run: they are network namespaces of this machine, joined by a cable that can be cut."""
 
+import json
 import os
 import re
 import signal
@@ -35,24 +36,17 @@ def hosts():
     assert not left, f"namespaces are left behind: {left}"
 
 
-def test_the_doctor_says_when_this_machine_cannot_even_talk_to_itself(hosts, tmp_path):
-    """A host whose loopback interface is down."""
-    subprocess.run(["ip", "-n", hosts.names[0], "link", "set", "lo", "down"], check=True)
-    try:
-        doctor = hosts.start(0, "-m", "course.cli", "doctor", "--distributed", out=tmp_path / "host0.out")
-        assert doctor.wait(SECONDS) == 1
-    finally:
-        subprocess.run(["ip", "-n", hosts.names[0], "link", "set", "lo", "up"], check=True)
-    line = said(tmp_path, 0)
-    assert line.count("\n") == 1 and line.startswith("red "), line
-    assert "the loopback interface is down: ip link set lo up" in line, line
-
-
 def test_two_hosts_meet_and_talk_over_the_cable(hosts, tmp_path):
     """By the static rendezvous; by c10d they train below."""
-    for process in torchrun(hosts, "static", tmp_path, "-m", "course.machine.talk"):
+    drills = ["hello", "drills.network:all_reduces"]
+    both = torchrun(
+        hosts, "static", tmp_path, "-m", "nanogpt", "drill", *drills, "--out", str(tmp_path / "talk.json")
+    )
+    for process in both:
         assert process.wait(SECONDS) == 0, said(tmp_path, 0) + said(tmp_path, 1)
-    assert "2 talk by gloo" in said(tmp_path, 0)
+    assert "rank 0 of 2" in said(tmp_path, 0) and "rank 1 of 2" in said(tmp_path, 1)
+    seconds = json.loads((tmp_path / "talk.json").read_text())["drills.network:all_reduces"]
+    assert len(seconds) == 8 and min(seconds.values()) > 0
 
 
 @pytest.fixture(scope="module")
