@@ -1,10 +1,10 @@
 """`course test`: everything that CI runs, in one pytest whose workers share the notebooks and the tests (plugin.py)."""
 
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 
 from course.paths import NOTEBOOKS, ROOT, CourseError, number_of, numbered
 from course.testing.law import COMPARISON, HALVES, SEAM, before_the_seam, student_clone
@@ -24,9 +24,10 @@ QUICK = ["-m", "not slow and not gpu", "tests/core", *(f"tests/repository/test_{
 
 def test(words: list[str]) -> int:
     """pytest's exit code. Without words everything runs, the notebooks in clones; with words it is one pytest, in place."""
-    missing = " and ".join(name for name in ("pytest", "nbval", "xdist") if find_spec(name) is None)
+    missing = [name for name in ("pytest", "nbval", "xdist") if importlib.util.find_spec(name) is None]
     if missing:
-        raise CourseError(f"the tests need {missing}: pip install -c constraints.txt -e '.[course,dev]'")
+        what = " and ".join(missing)
+        raise CourseError(f"the tests need {what}: pip install -c constraints.txt -e '.[course,dev]'")
     if not words:
         return run_pytest([*workers(), "--durations=30", *students_way(), "tests"])
     if words[0] == "quick":

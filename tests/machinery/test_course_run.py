@@ -144,6 +144,7 @@ def test_lab_serves_the_repository_and_ends_with_its_signal(tmp_path):
 
 
 def test_tests_without_nbval_say_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("course.testing.run.run_pytest", lambda words: 9)  # not all tests within a test
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert cli.main(["test"]) == 2
     assert "the tests need pytest and nbval and xdist: pip install" in capsys.readouterr().err
