@@ -1,5 +1,6 @@
 """`course run`: execute the notebooks in order, each checkpointing itself, and say what came of it."""
 
+import json
 import os
 import platform
 import shlex
@@ -11,7 +12,7 @@ from importlib.metadata import version
 
 from tqdm import tqdm
 
-from course.files import json_bytes, notebook_bytes, read_notebook, read_records, write_atomically
+from course.files import json_bytes, notebook_bytes, read_notebook, write_atomically
 from course.notebooks.build import clean, execute
 from course.notebooks.trust import trusted_environment
 from course.package.remedies import remedy
@@ -69,7 +70,7 @@ def run_one(chapter: str, nb, bar: tqdm, goes_on: str) -> None:
 
 def keep_times(seconds: dict[str, float]) -> None:
     """Write down this course's measured times, those of other chapters as they were."""
-    known = read_records(TIMES).get("seconds", {})
+    known = json.loads(TIMES.read_text(encoding="utf-8"))["seconds"] if TIMES.exists() else {}
     measurement = {
         "command": "course run --record",
         "date": date.today().isoformat(),

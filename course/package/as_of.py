@@ -83,9 +83,9 @@ def chapters_of(module: str) -> list[str]:
     return [number_of(Path(name)) for name in writers(current(module))]
 
 
-def current(module: str, package: Path | None = None) -> str:
-    """The text of a module of the package, or of a copy; empty where there is none."""
-    path = module_path(module, package or PACKAGE)
+def current(module: str) -> str:
+    """The text of the package's module; empty where there is none."""
+    path = module_path(module, PACKAGE)
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 

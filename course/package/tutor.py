@@ -199,20 +199,17 @@ def differing(one: dict, other: dict) -> str | None:
 
 
 def alike(one, other) -> bool:
-
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.shape == other.shape and bool(np.all(close(one, other)))
     return type(one) is type(other) and bool(one == other)
 
 
 def close(one, other):
-
     return np.isclose(one, other, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
 
 
 def difference(should: dict, got: dict) -> str:
     """The first thing that differs: what it should be, and what it is; of a large array the first such number."""
-
     if "" in got:
         return f"it raises {got[''].error}" + (f" at `{got[''].line}`" if got[""].line else "")
     what = differing(should, got)

@@ -42,7 +42,6 @@ def readme(write: bool) -> int:
 
 
 def filled(text: str, path: Path) -> str:
-
     def block(found: re.Match) -> str:
         made = BLOCKS[found[2]]()
         if path != README:  # it lies beside the pictures
