@@ -158,32 +158,6 @@ def test_a_seed_set_after_the_model_was_made():
     assert torch.equal(*(model.lm_head.weight for model in ours))
 
 
-def falls(step) -> float:
-    """How far the loss of one batch falls in twenty steps."""
-    model, batch = new_model(), batches(1)
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
-    for _ in range(20):
-        losses.append(step(model, optimizer, batch))
-    return losses[0] - losses[-1]
-
-
-def test_no_optimizer_step():
-    """Gradients are computed and never used. No error, full load on the GPU.
-
-    Where: any loop in which a condition stands before the update, as at a last, incomplete accumulation. Symptom: on
-    one batch a loss equal to the last bit; on changing batches noise around ln V, which looks like slow learning.
-    """
-
-    def forgetful(model, optimizer, batch):
-        optimizer.zero_grad()
-        loss = model(*batch[0])[1]
-        loss.backward()
-        return loss.item()
-
-    assert falls(forgetful) == 0.0
-    assert falls(lambda *args: train_step(*args).item()) > 0.5
-
-
 @pytest.fixture
 def one_process(tmp_path):
     """A process group of one: what is sent can be watched, and needs nobody to receive it."""

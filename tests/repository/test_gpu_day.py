@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import gpu_day
 import gpu_notebook
-import gpu_peers
 import pytest
 import torch
 
@@ -51,12 +50,6 @@ def fake(monkeypatch):
     return state
 
 
-def test_without_a_gpu_it_says_so(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu_day.main(["--out", str(tmp_path / "day")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "day").exists()
-
-
 def test_the_same_command_goes_on_where_it_was(tmp_path, fake, capsys):
     out = str(tmp_path)
     fake.outcome = {"peers": "broken", "10": "failed"}
@@ -94,13 +87,6 @@ def test_a_step_whose_time_is_up_is_stopped_with_all_that_it_has_started(tmp_pat
     raise AssertionError(f"the child of the stopped step lives on: {state}")
 
 
-def test_a_step_that_cannot_be_done_in_the_time_left_is_not_begun(tmp_path, fake, capsys):
-    needed = gpu_day.estimates(gpu_day.card())
-    assert needed["ladder"] > 120 and gpu_day.main(["--out", str(tmp_path), "--minutes", "2"]) == 1
-    assert "ladder" not in fake.ran and {"machine", "curves", "09"} <= set(fake.ran)
-    assert "T4: batch 4, 16 bits as fp16. Estimates:" in capsys.readouterr().out
-
-
 CARDS = [  # as the driver names it, GiB that it shows, the batch that fits both
     ("Tesla T4", 14.7, 4),
     ("NVIDIA L4", 22, 8),
@@ -123,34 +109,6 @@ def test_the_batch_and_every_step_fit_the_card(monkeypatch, name, gib, batch):
     told, has_sheet = gpu_day.estimates(card), "without" not in name
     assert set(told) == {*gpu_day.NOTEBOOKS} | ({"ladder", "peers"} if has_sheet else set())
     assert all(5 < seconds < gpu_day.LIMIT for seconds in told.values()), told
-
-
-def test_a_peer_that_failed_is_named_with_its_error(monkeypatch, tmp_path):
-    """Each with the last line of its error, also when our own top rung is the one; it is not asked again."""
-    asked = []
-
-    def measured(label, *sizes):
-        asked.append(label)
-        if "top" in label or "autocast" in label:
-            raise RuntimeError(f"no room for {label}")
-        return 200.0
-
-    monkeypatch.setattr(gpu_day, "needs", lambda package: None)
-    monkeypatch.setattr(gpu_peers, "measured", measured)
-    monkeypatch.setattr(gpu_day, "card", lambda: gpu_day.Card("T4", 4, "fp16"))
-    result = gpu_day.peers(tmp_path, smoke=False)
-    assert result["batch"] == 4 and len(asked) == 10 and "transformers, fp16 autocast" in asked
-    assert "ours, first rung 200.0 ms" in result["summary"]
-    for label in ("ours, top rung", "transformers, fp16 autocast"):
-        assert f"{label} FAILED: no room for {label}" in result["summary"]
-    assert len(result["failed"]) == 2 and len(result["median_ms"]) == 4
-
-
-def test_the_table_compares_with_ours():
-    lines = gpu_peers.table(
-        {16: {"ours, top rung": [32.0, 34.0], "llm.c": [31.5, 31.5], "nanoGPT": "no room"}}, 1024
-    )
-    assert "16 | llm.c | 31.50 | 520,127 | 0.955" in lines and "16 | nanoGPT | no room" in lines
 
 
 def cell(source, tags=()):
@@ -195,30 +153,6 @@ def test_a_notebook_runs_without_jupyter(tmp_path):
     assert outputs[5] == [], "the checkpoint would export into the package"
 
 
-@pytest.mark.slow
-def test_a_notebook_runs_with_jupyter_as_it_lies_on_disk():
-    """Sources are lists of lines there. Outputs are kept, an expected error is none, and the checkpoint is left out."""
-    nbformat = pytest.importorskip("nbformat")
-    sources = ["print('one')\nprint('two')", "1 / 0", "int('x')", "raise SystemExit('exported')"]
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    nb.cells[2].metadata["tags"] = ["raises-exception"]
-    saved = []
-    failed = gpu_notebook.with_nbclient(json.loads(nbformat.writes(nb)), saved.append, 60)
-    done = saved[-1]
-    assert len(saved) == 4, "after every cell, and at the end"
-    assert failed == ["ZeroDivisionError: division by zero"]
-    printed = ["".join(output["text"]) for output in done["cells"][0]["outputs"]]  # a slow kernel's in parts
-    assert "".join(printed) == "one\ntwo\n" and len(done["cells"]) == 3
-
-
-@pytest.mark.slow
-def test_the_machine_is_measured(tmp_path):
-    result = gpu_day.machine(tmp_path, smoke=True)
-    assert result["roofline"]["bandwidth"] > 0 and "GB/s" in result["summary"]
-    assert result["attention"]["torch.float32"] != "math"
-    json.dumps(result)
-
-
 def test_every_precision_has_a_curve(tmp_path):
     """The real step at its smallest size, on whatever device is here."""
     result = gpu_day.curves(tmp_path, smoke=True)
@@ -227,10 +161,3 @@ def test_every_precision_has_a_curve(tmp_path):
     )
     assert all(len(losses) == 3 for losses in result["losses"].values())
     assert len(result["scales"]) == 3 * ("fp16" in result["losses"])
-
-
-def test_the_kernels_are_timed_beside_pytorchs(tmp_path):
-    pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
-    result = gpu_day.kernels(tmp_path, smoke=True)
-    assert set(result["ms"]) == {"ours", "PyTorch's"} and min(result["ms"].values()) > 0
-    json.dumps(result)

@@ -8,11 +8,9 @@ from contextlib import redirect_stdout
 
 import nanogpt
 from course.paths import PACKAGE, ROOT
-from course.site import readme
 from nanogpt.cli import COMMANDS
 
 API = (ROOT / "site" / "api.md").read_text(encoding="utf-8")
-RESULTS = (ROOT / "site" / "results.md").read_text(encoding="utf-8")
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```)?", API, re.MULTILINE | re.DOTALL)
 
@@ -39,12 +37,6 @@ def test_the_page_is_whole_and_its_examples_are_short():
     commands = re.findall(r"`(\w+)`", API[API.index("| command |") :].replace("`python -m nanogpt`", ""))
     assert set(commands) == set(COMMANDS)
     assert all(2 <= len(re.findall(".+", code)) <= 6 for code, _ in EXAMPLES), "lines of an example"
-
-
-def test_results_have_no_number_outside_their_tables():
-    prose = readme.BLOCK.sub("", RESULTS)
-    names = r"\]\([^)]*\)|`[^`]*`|[Cc]hapter \d\d[a-z]?|GPT-2|[AH][12]00|<!--.*?-->"
-    assert not re.findall(r".*\d.*", re.sub(names, "", prose))
 
 
 def test_the_changelog_begins_with_the_version_and_is_short():

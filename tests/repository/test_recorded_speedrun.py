@@ -7,7 +7,6 @@ from dataclasses import asdict
 import pytest
 import speedrun
 
-from course.figures.speedrun import equal_steps, rows
 from course.paths import ROOT
 from nanogpt.labs.speedrun.record import TRACKS, objections, share
 from nanogpt.labs.speedrun.speedrun import OURS, Recipe
@@ -50,22 +49,6 @@ def test_the_stories_record_says_what_both_sides_pay_and_what_they_answer():
         assert excess == pytest.approx(a_story, rel=0.25), "other stories, about the same excess"
 
 
-def test_the_board_is_in_order():
-    assert sorted(BOARD, key=lambda record: (record["track"], share(record))) == BOARD
-
-
-def test_steps_are_read_off_the_curve():
-    curve = [(10, 3.0), (40, 2.0), (160, 1.0)]
-    assert [equal_steps(loss, curve) for _, loss in curve] == pytest.approx([10, 40, 160])
-    assert equal_steps(2.5, curve) == pytest.approx(20), "half way in the loss is half way in log steps"
-    assert equal_steps(9.0, curve) == 10 and equal_steps(0.5, curve) == 160, "beyond the curve: its ends"
-
-
-def test_the_complete_recipe_is_worth_one():
-    found = {row.name: row for row in rows(RECORDED)}
-    assert found["nothing"].worth == pytest.approx(1) and found["nothing"].full == OURS.steps
-
-
 def test_the_tables_and_controls_are_those_of_the_bench():
     tracks = (RECORDED, speedrun.Shakespeare), (STORIES, speedrun.Stories)
     for recorded, track in tracks:
@@ -90,11 +73,3 @@ def test_the_record_of_a_run_that_breaks_a_rule_is_kept_and_stays_off_the_board(
     assert json.loads(board.read_text(encoding="utf-8")) == [STORIES["record"]]
     assert json.loads(out.read_text(encoding="utf-8")) == STORIES
     assert capsys.readouterr().out == "place 1 on board.json\n"
-
-
-def test_a_race_for_the_board_needs_a_file_that_keeps_the_record(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["speedrun.py", "--track", "stories", "--board", "board.json"])
-    monkeypatch.setattr(speedrun.Stories, "__init__", lambda *_: pytest.fail("the race begins"))
-    with pytest.raises(SystemExit):
-        speedrun.main()
-    assert "--board needs --out" in capsys.readouterr().err

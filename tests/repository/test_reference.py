@@ -1,7 +1,6 @@
 """Laws between the columns of the published figures in data/reference, which a mistyped label would break."""
 
 import csv
-import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -42,26 +41,6 @@ def test_rate_times_time_is_the_tokens_of_a_step():
             assert float(row["ms"]) * float(row["tokens_per_s"]) / 1e3 == pytest.approx(expected, rel=1e-3)
 
 
-def test_throughput_is_the_median_without_the_slow_first_step():
-    logs = [*runs("llmc_gpu_losses").values(), *runs("llmc_cpu_losses").values()]
-    medians = {statistics.median(float(row["ms"]) for row in log[1:]): len(log) - 1 for log in logs}
-    megatron = [float(row["ms"]) for row in rows("megatron_124m")[1:]]
-    medians[statistics.median(megatron)] = len(megatron)
-    table = rows("throughput")
-    for median, steps in medians.items():
-        row = min(table, key=lambda row: abs(float(row["median_ms"]) - median))
-        assert float(row["median_ms"]) == pytest.approx(median, abs=5e-3), row["device"]
-        assert int(row["steps"]) == steps, row["device"]
-
-
-def test_three_architectures_compute_the_same_losses():
-    """The same float32 program on x86, Arm and Apple: rounding alone differs."""
-    curves = [[float(row["train_loss"]) for row in log] for log in runs("llmc_cpu_losses").values()]
-    assert [len(curve) for curve in curves] == [41, 41, 41]
-    gaps = [abs(a - b) for one, other in itertools.combinations(curves, 2) for a, b in zip(one, other)]
-    assert 0 < max(gaps) < 0.01
-
-
 def test_a_skipped_step_halves_the_scale_and_leaves_the_learning_rate():
     log = rows("megatron_124m")
     scale, first = 2.0**32, log[0]
@@ -83,11 +62,6 @@ def test_memory_is_that_of_the_model():
         assert held[a800, item, "MiB"] == nbytes * count // 2**20
 
 
-def test_the_lecture_gets_faster_at_every_rung():
-    ms = [float(row["ms"]) for row in rows(LECTURE.stem, LECTURE.parent)]
-    assert ms == sorted(ms, reverse=True) and len(ms) == 7
-
-
 def test_a_data_set_of_one_token_a_byte_was_published():
     """Two bytes of ids for each byte of text; the index beside them is that of as many documents as the log's."""
     said = {row["item"]: float(row["value"]) for row in rows("megatron_preprocess")}
@@ -97,16 +71,6 @@ def test_a_data_set_of_one_token_a_byte_was_published():
     sizes_and_places = said["documents"] * (4 + 8) + (said["documents"] + 1) * 8
     index_bytes = 34 + sizes_and_places  # of Megatron-LM's .idx
     assert math.ceil(index_bytes / 1024) == said["KiB of index"]
-
-
-def test_a_document_costs_time_whatever_its_length():
-    """Chapter 16b's comparison of two logs: documents fourteen times as long take less than twice the time."""
-    said = {row["item"]: float(row["value"]) for row in rows("megatron_preprocess")}
-    long, short = (
-        (said[f"documents a second{of}"], said[f"MiB a second{of}"]) for of in ("", ", 60,000 JSON lines")
-    )
-    kib = [1024 * mib / documents for documents, mib in (long, short)]
-    assert kib == pytest.approx([13.3, 1.0], abs=0.05) and 1 < short[0] / long[0] < 2
 
 
 def test_eight_ranks_after_ten_epochs_are_where_four_were_after_half_as_many():

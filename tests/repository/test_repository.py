@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from course.notebooks.address import PLACEHOLDER
 from course.notebooks.build import check
 from course.package.as_of import compose
 from course.package.checkpoint import check_chapter
@@ -128,14 +126,3 @@ def test_the_names_of_a_small_script_come_from_the_package_itself_and_only_when_
         "assert not {'yaml', 'pydantic', 'matplotlib', 'huggingface_hub'} & set(sys.modules), 'commands alone need these'"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-def test_this_commit_if_tagged_has_an_address():
-    """In CI for a tag, and in a clone whose commit has one: the first command of README must work."""
-    tag = os.environ.get("GITHUB_REF_NAME", "") if os.environ.get("GITHUB_REF_TYPE") == "tag" else ""
-    command = ["git", "tag", "--points-at", "HEAD"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
-    if tag := tag or done.stdout.partition("\n")[0]:
-        for name in ("README.md", "pyproject.toml", "notebooks/00_setup.ipynb"):
-            text = (ROOT / name).read_text(encoding="utf-8")
-            assert f"github.com/{PLACEHOLDER}/" not in text, f"the release {tag}: {name} has no address"

@@ -70,16 +70,6 @@ def test_a_wrong_reference_is_found(text):
     assert wrong_references(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["chapters 15 and 17–25 are planned", "chapter 07, training", "chapter 12 (flash attention)", "04_attention.ipynb", "chapter 08's",
-     "# 14 · Ladder", "chapters 04 to 08", "chapter 07 trains 2,500 steps", "chapter 13\n    tokenizer = None", "test_ch07_train.py",
-     "chapters 16b and 17c", "17b_checkpoints.ipynb"],
-)  # fmt: skip
-def test_a_right_reference_is_left_alone(text):
-    assert not wrong_references(text)
-
-
 def test_every_reference_is_to_a_chapter_by_its_own_title():
     wrong = {path: wrong_references(path.read_text(encoding="utf-8")) for path in TEXTS}
     assert not {path: found for path, found in wrong.items() if found}
@@ -146,11 +136,6 @@ def silent_assertions(source: str) -> list[ast.Assert]:
     return [node for node in ast.walk(parsed(source)) if isinstance(node, ast.Assert) and node.msg is None]
 
 
-def test_an_assertion_without_a_message_is_found():
-    found = silent_assertions("%time f()\nfor x in y:\n    assert x\nassert z, 'z is 0'")
-    assert [node.lineno for node in found] == [3]
-
-
 def beside_predictions(code: list[str]) -> list[str]:
     """Of the cells that call `predict` and do something else, the first line that does."""
     found = []
@@ -160,11 +145,6 @@ def beside_predictions(code: list[str]) -> list[str]:
         if others and len(others) < len(body):
             found.append(source.splitlines()[others[0].lineno - 1])
     return found
-
-
-def test_a_cell_that_asks_and_goes_on_is_found():
-    cell = 'predict("07.1", "loss")\nanswer("07.1", loss)'
-    assert beside_predictions([cell]) == ['answer("07.1", loss)']
 
 
 def hidden_imports(code: list[str]) -> list[str]:
@@ -180,14 +160,6 @@ def hidden_imports(code: list[str]) -> list[str]:
             elif isinstance(node, ast.FunctionDef | ast.ClassDef):
                 defined.append((node.name, f"nanogpt.{head.module or default}"))
     return [name for name, module in defined if imported.get(name, set()) - {module}]
-
-
-@pytest.mark.parametrize(("own", "hidden"), [("labs.b", ["load"]), ("labs.a", [])])
-def test_a_name_that_hides_an_import_is_found(own, hidden):
-    """To grow a function in its own module is no fault; to define another one of its name is."""
-    first = "#| default_exp labs.c\nfrom nanogpt.labs.a import load"
-    cells = [first, "#| export\ndef go():\n    load()", f"#| export {own}\ndef load(): ..."]
-    assert hidden_imports(cells) == hidden
 
 
 def prediction_calls(source: str) -> list[tuple[str, str, str | None]]:

@@ -5,7 +5,6 @@ import re
 
 import pytest
 import torch
-import yaml
 from browser import needs_chromium, opened
 from built_site import HTML, built, needs_sphinx, served
 
@@ -15,7 +14,6 @@ from nanogpt import model
 from nanogpt.labs.roofline.memory import memory_by_category
 from nanogpt.labs.roofline.work import step_work
 from nanogpt.model import GPT, GPTConfig, flops_by_part, flops_per_token, num_params, step_flops
-from nanogpt.optim import decay_groups
 
 SHEET = (ROOT / "site" / "cheatsheet.md").read_text(encoding="utf-8")
 SHAPE = re.compile(r"\(((?:\d*[BTChdV]|\d+)?(?:, (?:\d*[BTChdV]|\d+))*)\)")
@@ -32,7 +30,6 @@ def rows(heading: str) -> list[list[str]]:
 
 
 FORWARD = rows("forward")
-TRAINING = {row[0]: row[1:] for row in rows("backward and update")}
 
 
 def value(expression: str) -> int:
@@ -114,11 +111,6 @@ def test_weights_have_the_shapes_and_the_number_of_the_sheet(row, seen):
     assert sum(math.prod(shape) for _, shape in mine) == number(row[3])
 
 
-def test_no_shape_stands_where_no_test_reads_it():
-    read = sum(len(SHAPE.findall(row[2] + row[4])) for row in FORWARD)
-    assert len(SHAPE.findall(SHEET)) == read
-
-
 def test_the_parameters_of_all_rows_are_all_parameters():
     total = number(re.search(r"\*\*Parameters\*\* ([\d,]+)", SHEET)[1])
     assert sum(number(row[3]) for row in FORWARD if row[3]) == total == num_params(SMALL)
@@ -145,35 +137,6 @@ def test_bytes_are_those_of_chapter_09():
     for nbytes, fused in zip(moved.groups(), (True, False)):
         due = sum(work.nbytes for work in step_work(SMALL, B, T, fused=fused) if work.part == "optimizer")
         assert number(nbytes) * num_params(SMALL) == due
-
-
-def test_the_update_is_that_of_the_configuration(gpt):
-    config = yaml.safe_load((ROOT / "nanogpt/configs/gpt2-124M.yaml").read_text(encoding="utf-8"))
-    optim, train, size = config["optim"], config["train"], config["model"]["block_size"]
-    rounds, rest = divmod(train["batch_tokens"], train["micro_batch"] * size)
-    rate = f"{float(optim['lr']):.0e}".replace("e-0", "e-")
-    many, few = (len(group["params"]) for group in decay_groups(gpt, optim["weight_decay"]))
-    for name, said in (
-        ("accumulate", f"{train['batch_tokens']:,} tokens a step: {rounds} micro-batches"),
-        ("accumulate", f" of {train['micro_batch']} rows"),
-        ("clip", f"min(1, {optim['clip']}/‖g‖)"),
-        ("schedule", f"lr = {rate} in {optim['warmup']} steps"),
-        ("schedule", f"half a cosine to a tenth of it in step {train['max_steps']:,}"),
-        ("AdamW", f"β = {optim['betas'][0]}, {optim['betas'][1]}; λ = {optim['weight_decay']}"),
-        ("AdamW", f"the {many} tensors of two dimensions, 0 for the {few} of one"),
-    ):
-        assert said in TRAINING[name][0]
-    assert (rest, optim["schedule"], optim["minimum"]) == (0, "cosine", 0.1)
-    assert number(TRAINING["gradient"][1]) * 2 == number(TRAINING["AdamW"][1]) == 2 * num_params(SMALL)
-
-
-def test_the_start_is_that_of_the_sheet():
-    """By the formulas that tests/core/test_ch05_model.py compares with a model."""
-    said = re.search(r"= (0\.\d+), biases 0.*?ln V \+ σ²/2 = ([\d.]+) nats \(ln V = ([\d.]+),", SHEET)
-    small, first, nothing = map(float, said.groups())
-    assert small == round(0.02 / math.sqrt(24), 4)
-    assert nothing == round(math.log(50257), 2)
-    assert first == round(math.log(50257) + 768 * 0.02**2 / 2, 2)
 
 
 def test_the_floor_and_the_gains_are_the_recorded_ones():
