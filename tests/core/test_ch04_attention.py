@@ -92,11 +92,6 @@ def test_dropout_hits_the_weights_and_the_output_in_training_only(flash):
     assert layer.eval()(x).eq(1.0).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_dtype_is_kept(dtype):
-    assert make().to(dtype)(noise(1, 5, 24).to(dtype)).dtype == dtype
-
-
 def test_heads_that_do_not_fit_are_one_clear_error():
     with pytest.raises(ValueError, match=r"n_embd=24 .*n_head=5"):
         make(n_head=5)

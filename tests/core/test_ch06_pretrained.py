@@ -1,4 +1,4 @@
-"""Chapter 06: Hugging Face GPT-2 checkpoints in and out, against other implementations of GPT-2."""
+"""Chapter 06: Hugging Face GPT-2 checkpoints in and out, against transformers."""
 
 import json
 import logging
@@ -64,58 +64,20 @@ def same_weights(a: GPT, b: GPT) -> bool:
     return all(map(torch.equal, a.parameters(), b.parameters()))
 
 
-def reference(W: dict, hf: dict, ids: torch.Tensor) -> torch.Tensor:
-    """GPT-2's logits (T, V) in float64 with x @ W on the file's arrays, one position and one head at a time."""
-    W = {name: t.double() for name, t in W.items()}
-
-    def linear(x, name):
-        return x @ W[f"{name}.weight"] + W[f"{name}.bias"]
-
-    def norm(x, name):
-        x = x - x.mean(-1, keepdim=True)
-        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * W[f"{name}.weight"] + W[f"{name}.bias"]
-
-    x = W["wte.weight"][ids] + W["wpe.weight"][: len(ids)]
-    d = hf["n_embd"] // hf["n_head"]
-    for i in range(hf["n_layer"]):
-        q, k, v = linear(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn").chunk(3, dim=-1)
-        y = torch.zeros_like(x)
-        for head in range(hf["n_head"]):
-            s = slice(head * d, (head + 1) * d)
-            for t in range(len(ids)):
-                weights = (k[: t + 1, s] @ q[t, s] / math.sqrt(d)).softmax(0)
-                y[t, s] = weights @ v[: t + 1, s]
-        x = x + linear(y, f"h.{i}.attn.c_proj")
-        u = linear(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc")
-        u = 0.5 * u * (1 + torch.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)))
-        x = x + linear(u, f"h.{i}.mlp.c_proj")
-    return norm(x, "ln_f") @ W["wte.weight"].T
-
-
 def apart(a: torch.Tensor, b: torch.Tensor) -> float:
     """‖a − b‖ / ‖b‖ in units of a's machine epsilon."""
     exact, b = a.detach().double(), b.detach().double()
     return float((exact - b).norm() / b.norm()) / torch.finfo(a.dtype).eps
 
 
-def some_ids(hf: dict, B: int = 2) -> torch.Tensor:
-    return torch.randint(hf["vocab_size"], (B, hf["n_positions"]), generator=torch.Generator().manual_seed(1))
+def some_ids(hf: dict) -> torch.Tensor:
+    return torch.randint(hf["vocab_size"], (2, hf["n_positions"]), generator=torch.Generator().manual_seed(1))
 
 
 # Parity
 
 
-FLOATS = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 SHAPES = pytest.mark.parametrize("hf", SIZES, ids=lambda hf: f"C{hf['n_embd']}")
-
-
-@FLOATS
-@SHAPES
-def test_a_hub_checkpoint_computes_what_its_arrays_say(tmp_path, hf, dtype):
-    """The distance to a float64 reference is rounding: it falls with the precision, which a mistake does not."""
-    W, ids = random_tensors(hf), some_ids(hf, B=1)
-    model = from_hf(write(tmp_path, W, hf)).to(dtype)
-    assert apart(model(ids)[0][0], reference(W, hf, ids[0])) < 8
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +117,7 @@ def compare(ours: GPT, theirs, ids: torch.Tensor, limit: float) -> None:
         assert apart(grad, grads[name]) < limit, name
 
 
-@FLOATS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @SHAPES
 def test_transformers_to_ours(transformers, tmp_path, hf, dtype):
     theirs = hf_model(transformers, hf)
@@ -176,35 +138,6 @@ def test_ours_to_transformers_without_a_warning(transformers, tmp_path, hf, capl
     assert "warn" not in "".join(capfd.readouterr()).lower()
     assert theirs.dtype == torch.float32 and theirs.config.eos_token_id == hf["vocab_size"] - 1
     compare(ours, theirs, some_ids(hf), 32)
-
-
-def test_a_model_without_bias_computes_and_generates_the_same_in_transformers(transformers, tmp_path):
-    """Whose GPT-2 always has biases."""
-    ours = new_model(bias=False)
-    to_hf(ours, tmp_path)
-    auto = transformers.AutoModelForCausalLM
-    theirs, info = auto.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values()), info
-    ids = torch.arange(4)[None]
-    for _ in range(12):
-        ids = torch.cat((ids, ours(ids)[0][:, -1:].argmax(-1)), 1)
-    assert apart(ours(ids)[0], theirs.eval()(ids).logits) < 8
-    theirs.generation_config.eos_token_id = None
-    assert theirs.generate(ids[:, :4], max_new_tokens=12, do_sample=False, pad_token_id=0).equal(ids)
-
-
-@pytest.mark.slow
-def test_parity_at_gpt2_small(transformers, tmp_path):
-    """Both directions, in float32."""
-    theirs = hf_model(transformers, dict(zip(KEYS, (12, 12, 768, 1024, 50257))))
-    theirs.save_pretrained(tmp_path / "theirs")
-    ours = from_hf(tmp_path / "theirs")
-    assert sum(p.numel() for p in ours.parameters()) == 124_439_808
-    ids = torch.randint(50257, (1, 128), generator=torch.Generator().manual_seed(0))
-    compare(ours, theirs, ids, 64)
-    to_hf(ours, tmp_path / "ours")
-    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "ours").state_dict()
-    assert all(torch.equal(t, again[name]) for name, t in theirs.state_dict().items())
 
 
 # Files as they come
@@ -314,12 +247,6 @@ def test_writing_replaces_whole_files_only(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == old
 
 
-def test_a_wrapped_model_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="DataParallel"):
-        to_hf(torch.nn.DataParallel(new_model()), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 # Errors: one sentence that names what is wrong
 
 
@@ -344,23 +271,14 @@ def test_missing_unexpected_and_wrong_shape_in_one_error(tmp_path):
     "name, value",
     [
         ("model_type", "llama"),
-        ("model_type", None),
         ("activation_function", "gelu"),
         ("layer_norm_epsilon", 1e-6),
-        ("scale_attn_weights", False),
-        ("scale_attn_by_inverse_layer_idx", True),
-        ("add_cross_attention", True),
-        ("tie_word_embeddings", False),
-        ("pruned_heads", {"0": [1]}),
         ("logit_softcap", 30.0),  # a list of what matters is never complete: what is unknown is refused
         ("n_inner", 100),
         ("n_layer", "3"),
         ("n_head", 5),
-        ("n_embd", 0),
         ("n_embd", 4 * 10**9),  # beyond all that is in the weights
         ("n_layer", 100_000),
-        ("n_positions", 10**30),
-        ("vocab_size", 4 * 10**8),
     ],
 )
 def test_another_architecture_is_refused_by_name_before_a_model_is_built(tmp_path, name, value, monkeypatch):
@@ -377,14 +295,12 @@ def test_another_number_of_heads_is_noticed_in_what_to_hf_wrote(tmp_path):
 
 
 WTE = random_tensors(SMALL)["wte.weight"]
-NAN, INF = (torch.full((128,), value) for value in (math.nan, math.inf))
 
 
 @pytest.mark.parametrize(
     "name, tensor",
     [
-        ("h.1.mlp.c_fc.bias", NAN),
-        ("h.1.mlp.c_fc.bias", INF),
+        ("h.1.mlp.c_fc.bias", torch.full((128,), math.inf)),
         ("lm_head.weight", WTE + 1e-3),  # an output head of its own
         ("h.0.attn.c_attn.weight", torch.ones(32, 96, dtype=torch.int8)),  # quantised
         ("transformer.wte.weight", WTE + 1),  # there twice

@@ -290,12 +290,9 @@ def test_a_model_that_is_no_longer_one_is_named(value, temperature):
     [
         ({"temperature": 0, "top_k": -5}, "top_k=-5"),  # greedy looks at them as well
         ({"temperature": 0, "top_p": 7}, "top_p=7"),
-        ({"temperature": -1}, "temperature=-1"),
         ({"temperature": float("nan")}, "temperature=nan"),
         ({"temperature": 1e-300}, "temperature=1e-300"),
-        ({"top_k": 0}, "top_k=0"),
         ({"top_p": 0.0}, "top_p=0.0"),
-        ({"top_p": 1.1}, "top_p=1.1"),
         ({"prompt": []}, "no tokens"),
         ({"prompt": [61]}, "61"),
     ],

@@ -215,25 +215,13 @@ def test_the_roofline_is_the_lower_of_two_limits():
 @pytest.mark.parametrize(
     "name, half, bandwidth",
     [
-        ("NVIDIA B200", 2250, 8000),
-        ("NVIDIA H200", 989.4, 4800),
         ("NVIDIA H100 80GB HBM3", 989.4, 3350),
         ("NVIDIA H100 PCIe", 756, 2000),
         ("NVIDIA A100-SXM4-80GB", 312, 2039),
         ("NVIDIA A100-PCIE-40GB", 312, 1555),
-        ("NVIDIA A10", 125, 600),
-        ("NVIDIA L40S", 362, 864),
-        ("NVIDIA L4", 121, 300),
-        ("NVIDIA RTX A6000", 154.8, 768),
-        ("NVIDIA A800-SXM4-80GB", 312, 2039),
         ("NVIDIA A800 80GB PCIe", 312, 1935),
-        ("NVIDIA H800", 989.4, 3350),
-        ("NVIDIA GeForce RTX 4070 SUPER", 71, 504),
-        ("NVIDIA GeForce RTX 5090", 209.5, 1792),
         ("NVIDIA GeForce RTX 4090", 165.2, 1008),
         ("Tesla V100S-PCIE-32GB", 130, 1134),
-        ("Tesla V100-PCIE-32GB", 112, 900),
-        ("Tesla V100-SXM2-16GB", 125, 900),
         ("Tesla T4", 65, 320),
         ("A100-80GB", 312, 2039),  # the table's own name
     ],
@@ -243,13 +231,9 @@ def test_peaks_are_found_by_the_name_the_driver_gives(name, half, bandwidth):
     assert (peak.half, peak.bandwidth) == (half, bandwidth)
 
 
-OTHERS = "RTX 4090 Laptop GPU, RTX 4090 D, RTX 3090 Ti, RTX 4070, RTX 4070 Ti SUPER, GTX 1080"
-OTHERS = [f"GeForce {name}" for name in OTHERS.split(", ")]
-OTHERS += ["GH200 480GB", "H100 NVL", "A10G", "A100-SXM4-80GB MIG 1g.10gb", "H100 80GB HBM3 MIG 3g.40gb"]
-OTHERS += ["H200 NVL", "H800 PCIe", "RTX A6000 Laptop GPU", "T400", ""]
-
-
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name", ["GeForce RTX 4090 Laptop GPU", "GH200 480GB", "A100-SXM4-80GB MIG 1g.10gb", "T400", ""]
+)
 def test_another_card_never_gets_these_figures(name):
     assert peak_of(f"NVIDIA {name}") is None
 
