@@ -56,14 +56,6 @@ def from_configuration(data: Path, folder: Path, dropout: float) -> Training:
     return trainer.build_run(trainer.Config(**{name: section[name](**keys) for name, keys in parts.items()}))
 
 
-def look_at(run: Training) -> None:
-    """Make all looks: what is due, or since chapter 17e those that are named."""
-    if hasattr(trainer, "due_looks"):
-        trainer.look(run, [trainer.validate, trainer.write_sample])
-    else:
-        trainer.look(run)
-
-
 def lines(folder: Path) -> list[dict]:
     """What metrics.jsonl says of each step, times aside."""
     return [{key: value for key, value in line.items() if key not in TIMES} for line in read_metrics(folder)]

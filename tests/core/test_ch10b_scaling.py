@@ -159,10 +159,3 @@ def test_masters_resume_bit_for_bit(tmp_path):
     for p, q in zip(first.parameters(), second.parameters()):
         for name, tensor in optimizer.state[p].items():
             assert tensor.dtype == torch.float32 and torch.equal(tensor, resumed.state[q][name]), name
-
-
-def test_a_state_of_other_groups_is_refused():
-    first, second = twins()
-    state = MasterAdamW(decayed(first)).state_dict()
-    with pytest.raises(ValueError, match="other parameter groups"):
-        MasterAdamW(second.parameters()).load_state_dict(state)

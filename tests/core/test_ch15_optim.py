@@ -165,12 +165,3 @@ def test_clipping_keeps_the_direction_and_bounds_the_length(clip, seed):
     assert apart(clipped, expected) < 1e-4, (
         "one factor for all tensors, and none for a gradient that is short enough"
     )
-
-
-def test_the_update_of_bf16_masters_is_compiled_on_request_and_fused_can_be_left_out():
-    plain, compiled = (
-        make_optimizer(new_model(), 1e-3, "bf16-masters", compiled=compiled) for compiled in (False, True)
-    )
-    assert not hasattr(plain.update, "_torchdynamo_orig_callable")
-    assert hasattr(compiled.update, "_torchdynamo_orig_callable")
-    assert not make_optimizer(new_model(), 1e-3, fused=False).param_groups[0]["fused"]

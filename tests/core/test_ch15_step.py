@@ -12,17 +12,6 @@ from nanogpt.precision import LossScaler
 from nanogpt.training import accumulate_gradients, train, train_step
 
 
-def test_gradients_are_added_to_those_that_are_there():
-    def gradient():
-        return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-    model = new_model()
-    accumulate_gradients(model, [one_batch()])
-    once = gradient()
-    accumulate_gradients(model, [one_batch()])
-    assert torch.allclose(gradient(), 2 * once, atol=1e-6)
-
-
 def test_a_scaler_multiplies_the_gradient_and_not_the_loss_that_is_returned():
     plain, scaled = new_model(), new_model()
     loss = accumulate_gradients(plain, [one_batch()])
@@ -32,18 +21,6 @@ def test_a_scaler_multiplies_the_gradient_and_not_the_loss_that_is_returned():
     for batches, precision in (([], "float32"), ([one_batch()], "fp16")):  # no batch, no scaler
         with pytest.raises(ValueError):
             accumulate_gradients(plain, batches, precision)
-
-
-def test_tf32_is_on_for_each_micro_batch_and_the_setting_is_left_as_found(monkeypatch):
-    monkeypatch.setattr("nanogpt.precision.why_not", lambda precision, device: None)
-    model, seen, setting = new_model(), [], torch.get_float32_matmul_precision
-    layer = model.transformer.h[0].mlp.c_fc
-    layer.register_forward_hook(lambda *_: seen.append(("forward", setting())))
-    layer.weight.register_hook(lambda grad: seen.append(("backward", setting())))
-    found = setting()
-    accumulate_gradients(model, [one_batch(), one_batch(seed=1)], "tf32")
-    assert seen == [("forward", "high"), ("backward", "high")] * 2
-    assert setting() == found
 
 
 def test_clipping_follows_unscaling():

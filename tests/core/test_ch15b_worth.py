@@ -5,8 +5,6 @@ import json
 from collections import defaultdict
 from statistics import fmean
 
-import pytest
-
 from course.paths import ROOT, SOURCES
 
 RECORD = json.loads((ROOT / "data" / "measurements" / "ablation.json").read_text(encoding="utf-8"))
@@ -44,14 +42,3 @@ def test_the_recipes_best_rate_lies_within_the_sweep():
     assert min(means) < min(means, key=means.get) < max(means), (
         f"the best rate is at an end of the sweep: {means}"
     )
-
-
-def test_every_batch_size_has_read_the_same_number_of_tokens_but_for_a_part_of_its_last_step():
-    whole = RECORD["batch"] * RECORD["steps"]
-    assert all(0 <= whole - row["rows"] * row["steps"] < row["rows"] for row in RECORD["batches"])
-    assert len({row["rows"] for row in RECORD["batches"]}) >= 4
-
-
-@pytest.mark.parametrize("part", ["command", "date", "device", "torch", "config", "floor"])
-def test_the_record_says_how_it_was_made(part):
-    assert RECORD[part]

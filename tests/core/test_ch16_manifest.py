@@ -10,12 +10,9 @@ from nanogpt.data import BatchStream, DocumentStream
 from nanogpt.labs.corpora.stories import ensure_corpus
 from nanogpt.shards import (
     check_shards,
-    identity,
     load_manifest,
     manifest_sha256,
     open_shards,
-    save_manifest,
-    shard_header,
     write_shard,
 )
 
@@ -48,30 +45,17 @@ def first(manifest) -> dict:
     return manifest["splits"]["train"]["shards"][0]
 
 
-def drop(manifest, *keys):
-    for key in keys[:-1]:
-        manifest = manifest[key]
-    del manifest[keys[-1]]
-
-
 @pytest.mark.parametrize(
     ("harm", "fault"),
     [
         (lambda m: m.update(eot=7), "its own hash"),
         (lambda m: m.update(eot=400), "eot or vocab_size"),
-        (lambda m: m.update(eot=-1), "eot or vocab_size"),
-        (lambda m: m.update(vocab_size=100_000), "eot or vocab_size"),
-        (lambda m: m.update(fingerprint=None), "source or fingerprint"),
         (lambda m: m["splits"].update(valid=m["splits"].pop("val")), "a split's name"),
         (lambda m: first(m).update(file="../elsewhere.bin"), "a file's name"),
-        (lambda m: first(m).update(file="/etc/passwd"), "a file's name"),
         (lambda m: m["splits"]["train"]["shards"].append(first(m)), "a file listed twice"),
         (lambda m: m["splits"]["train"]["shards"].clear(), "a sum of tokens"),
-        (lambda m: first(m).update(tokens=True), "a file's tokens"),
-        (lambda m: drop(m, "eot"), "no 'eot'"),
-        (lambda m: drop(m, "splits", "val", "shards", 0, "sha256"), "no 'sha256'"),
-        (lambda m: m["splits"]["val"]["shards"][0].update(sha256=""), "a file's hash"),
-        (lambda m: m.update(splits=[]), "not in a manifest's form"),
+        (lambda m: m.pop("eot"), "no 'eot'"),
+        (lambda m: first(m).update(sha256=""), "a file's hash"),
         (lambda m: m["splits"].update(val=None), "not in a manifest's form"),
     ],
 )
@@ -133,9 +117,6 @@ def test_a_state_of_other_shards_is_refused(tmp_path):
         with pytest.raises(ValueError, match=r"see its '(shards|counts)'"):
             stream.load_state_dict(state)
         assert stream.position == 0
-    for key in state:
-        with pytest.raises(ValueError, match=f"see its '{key}'"):
-            BatchStream(paths, 1, 5).load_state_dict({k: v for k, v in state.items() if k != key})
 
 
 def test_a_state_knows_its_shards_by_the_manifest_or_by_their_bytes(tmp_path, tokenizer):
@@ -145,16 +126,6 @@ def test_a_state_knows_its_shards_by_the_manifest_or_by_their_bytes(tmp_path, to
     assert state["shards"] == [manifest["splits"]["train"]["shards"][0]["sha256"]]
     (tmp_path / "manifest.json").unlink()
     assert BatchStream([path], 1, 5).state_dict() == state
-
-
-def test_what_cannot_be_right_is_not_written(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match="no 'splits'"):
-        save_manifest(tmp_path, {"source": "", **identity(tokenizer)})
-    with pytest.raises(ValueError, match="1 to 2,147,483,647"):
-        write_shard(tmp_path / "x.bin", [])
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="1 to 2,147,483,647"):
-        shard_header(2**31)
 
 
 def test_shards_without_a_beginning_are_one_clear_error(tmp_path):

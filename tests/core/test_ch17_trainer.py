@@ -1,15 +1,13 @@
 """Chapter 17: the trainer of one process. The law: a run that was interrupted is the run that was not."""
 
-from functools import partial
-
 import pytest
 import simple_run
 import torch
 from simple_run import EVERY, LR, STEPS, lines
 
-from nanogpt.metrics import read_metrics, span, step_line
+from nanogpt.metrics import read_metrics
 from nanogpt.optim import cosine
-from nanogpt.trainer import due, fit, one_step, resume
+from nanogpt.trainer import fit, one_step, resume
 from nanogpt.training import train_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -77,33 +75,3 @@ def test_all_that_a_step_changes_is_loaded(new_run, part):
         getattr(poorer, part).load_state_dict(getattr(fresh, part).state_dict())
     losses, same, other = ([one_step(one)["loss"] for _ in range(3)] for one in (run, loaded, poorer))
     assert same == losses and other != losses, f"{part} is not what was kept"
-
-
-def test_looking_changes_nothing(data, tmp_path):
-    """With dropout: a look that drew from its generator, or left it off, would make other steps."""
-    losses = {}
-    for name, looks in (("run", False), ("seen", True)):
-        run, losses[name] = simple_run.new_run(*data, tmp_path / name, dropout=0.2), []
-        for _ in range(EVERY):
-            losses[name].append(one_step(run)["loss"])
-            if looks:
-                simple_run.look_at(run)
-        assert run.model.training, "dropout stays off after a look"
-    assert losses["run"] == losses["seen"], "a look has changed the run"
-
-
-def test_lines_are_text_and_come_back(whole):
-    made = read_metrics(whole.folder)
-    assert [line["step"] for line in made] == list(range(1, STEPS + 1))
-    assert [line["step"] for line in made if "val_loss" in line] == list(range(EVERY, STEPS + 1, EVERY))
-    for line in made:
-        text = step_line(line, STEPS)
-        assert "nan" not in text, "what a line does not have is printed"
-        assert f"{line['loss']:.4f}"[:4] in text and ("val loss" in text) == ("val_loss" in line), text
-
-
-def test_due_and_span():
-    assert [step for step in range(1, 11) if due(4, step, last=step == 10)] == [4, 8, 10]
-    assert not any(map(partial(due, 0), range(1, 11))) and not due(0, 5, last=True), "0 is never"
-    told = ["1.0 s", "89.0 s", "1.5 min", "1.5 h", "1.5 days"]
-    assert [span(s) for s in (1, 89, 90, 5400, 129_600)] == told

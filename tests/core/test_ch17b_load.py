@@ -1,6 +1,5 @@
 import json
 import math
-import struct
 
 import pytest
 import torch
@@ -52,11 +51,8 @@ def test_a_missing_file_is_named(tmp_path):
     "changes, says",
     [
         ({"n_layer": 100_000}, "n_layer=100000, model.safetensors has 2"),
-        ({"n_layer": 1}, "n_layer=1, model.safetensors has 2"),
         ({"vocab_size": 400_000_000}, "disagree about transformer.wte.weight"),
         ({"n_embd": 10**12}, "holds no model"),
-        ({"n_embd": 64.5}, "n_embd=64.5 must be an integer"),
-        ({"block_size": 10**30}, "holds no model"),
         ({"n_layers": 3}, "n_layers"),
     ],
 )
@@ -73,12 +69,10 @@ def test_a_changed_bit_is_noticed(saved):
     whole = config.read_bytes(), weights.read_bytes()
     for path, damaged in [
         (config, whole[0].replace(b'"n_head": 2', b'"n_head": 4')),
-        (config, whole[0].replace(b'"sha256"', b'"sha"')),
         (config, whole[0][:-5]),
         (config, b"[1, 2]"),
         (weights, whole[1][:-1] + bytes([whole[1][-1] ^ 1])),
         (weights, whole[1][:-9]),
-        (weights, b""),
     ]:
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="holds no model that save_model wrote whole: "):
@@ -98,12 +92,4 @@ def test_weights_that_are_no_numbers_are_refused(saved):
     weights[name][0, 0] = math.nan
     write(weights=save(weights))
     with pytest.raises(ValueError, match=in_our_words(read_unchanged, f"{name} holds NaN", name)):
-        load_model(folder)
-
-
-def test_a_header_that_promises_more_than_the_file_holds_is_refused(saved):
-    folder, write = saved
-    header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
-    write(weights=struct.pack("<Q", len(header)) + header)
-    with pytest.raises(ValueError, match="holds no model"):
         load_model(folder)

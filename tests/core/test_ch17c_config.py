@@ -1,15 +1,10 @@
 """Chapter 17: a run as a file. The law: every mistake in it is one line that names the key, and none gets through."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,52 +36,22 @@ def told(tmp_path, monkeypatch):
 MISTAKES = {  # and what is named
     # unknown keys: the nearest one
     "model: {n_layr: 3}": "model.n_layer",
-    "optm: {lr: 1}": "optim.lr",
-    "max_steps: 3": "train.max_steps",
     "optim: {max_steps: 3}": "train.max_steps",
-    "run.dirr: x": "run.dir",
     # wrong types: no text is a number, no fraction an integer, no number a truth
-    "train: {max_steps: many}": 'train.max_steps="many"',
     "train: {max_steps: 3.5}": "train.max_steps=3.5",
-    "train: {max_steps: true}": "train.max_steps=true",
-    "model: {n_head: null}": "model.n_head=null",
-    "optim: {lr: '6e-4'}": 'optim.lr="6e-4"',
     "run: {minutes: 2:00:00}": 'run.minutes="2:00:00"',  # 7,200 in YAML 1.1
-    "optim: {lr: 1:30.}": 'optim.lr="1:30."',
     "train: {compile: 1}": "train.compile=1",
-    "data: {tokenizer: [1]}": "data.tokenizer=[1]",
-    "init_from: 3": "init_from=3",
-    "optim: {betas: 0.9}": "optim.betas=0.9",
     "optim: {betas: [0.9]}": "optim.betas=[0.9]",
-    "optim: {betas: [0.9, 0.9, 0.9]}": "optim.betas=[0.9, 0.9, 0.9]",
     "train: 3": "train is a section",
     # impossible values
     "optim: {lr: -1.0}": "optim.lr=-1.0",
     "optim: {lr: .nan}": "optim.lr=NaN",
-    "optim: {clip: .inf}": "optim.clip=Infinity",
-    "optim: {betas: [0.9, 1.0]}": "optim.betas=[0.9, 1.0]",
-    "optim: {minimum: 2}": "optim.minimum=2",
-    "optim: {schedule: cosin}": 'optim.schedule="cosin"',
-    "data: {val: 1}": "data.val=1",
-    "data: {dir: ''}": 'data.dir=""',
-    "eval: {tokens: 1}": "eval.tokens=1",
-    "train: {max_steps: 0}": "train.max_steps=0",
-    "train: {bad_steps: -1}": "train.bad_steps=-1",
-    "run: {seed: -1}": "run.seed=-1",
-    "run: {seed: 9223372036854775808}": "run.seed=9223372036854775808",
-    "train: {dtype: bf61}": "train.dtype='bf61'",
-    "model: {dropout: 1.0}": "model.dropout=1.0",
     "model: {n_head: 5}": "n_head=5",
     "train: {batch_tokens: 500000}": "507904",  # the nearest multiple
-    "train: {batch_tokens: 10}": "16384",
     # what is no YAML, or another kind of it
     "model: {n_layer: 3": "line 1",
-    "train:\n  max_steps: 3\n lr: 1": "line 3",
     "optim: {lr: 1, lr: 2}": "lr is there twice",
-    "optim: {lr: 1}\noptim: {clip: 2}": "optim is there twice",
-    "? [a]\n: b": "line 1",
     "run: {dir: !!python/object:os.system x}": "os.system",
-    "- train": "no keys",
 }
 
 
@@ -95,28 +60,6 @@ def test_a_mistake_in_the_file_is_one_line(told, text):
     says = told(text)
     assert isinstance(says, str) and "\n" not in says and says.startswith("run.yaml"), says
     assert MISTAKES[text] in says, says
-
-
-@pytest.mark.parametrize(
-    "override, named",
-    [
-        ("optim.lrr=3", "optim.lr?"),
-        ("train.max_steps", "train.max_steps"),
-        ("train.max_steps=x", 'train.max_steps="x"'),
-        ("train.max_steps=", "train.max_steps=null"),
-        ("train=3", "train is a section"),
-        ("optim.betas=[0.9", "optim.betas"),
-        ("run.dir=", 'run.dir=""'),
-        ("model.n_head=5", "n_head=5"),
-    ],
-)
-def test_a_mistake_on_the_command_line_is_one_line(told, override, named):
-    says = told("", override)
-    assert isinstance(says, str) and "\n" not in says and named in says, says
-
-
-def test_the_file_is_named_for_its_own_mistakes(told):
-    assert told("optim: {lrr: 1}", "train.max_steps=5").startswith("run.yaml: there is no key optim.lrr")
 
 
 def test_what_is_not_there_is_one_line(told, tmp_path):
@@ -183,59 +126,12 @@ def configs(draw):
     return Config(*parts, init_from=draw(st.none() | places))
 
 
-class Dumper(yaml.SafeDumper):
-    """Quotes a text that the course's loader would read as a number, such as 0e0."""
-
-    yaml_implicit_resolvers = module.Loader.yaml_implicit_resolvers
-
-
 @settings(max_examples=15)
 @given(configs())
 def test_a_run_survives_the_way_through_a_file(tmp_path_factory, config):
     path = tmp_path_factory.mktemp("config") / "run.yaml"
-    for dump in (json.dumps, partial(yaml.dump, Dumper=Dumper)):
-        path.write_text(dump(config_dict(config)), encoding="utf-8")
-        assert load_config(path) == config
-
-
-# --- what only a lab can do ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def lab(monkeypatch):
-    """A lab for run.minutes and lora.rank, which a test gives its functions."""
-    made = ModuleType("a_lab")
-    monkeypatch.setitem(sys.modules, "a_lab", made)
-    for key in ("run.minutes", "lora.rank"):
-        monkeypatch.setitem(module.LABS, key, "a_lab")
-    return made
-
-
-def test_a_lab_is_asked_once_and_only_by_a_key_that_is_not_at_its_default(lab):
-    plain, limited = Config(), Config(run=Run(minutes=3))
-    assert module.load_labs(plain) == [] and module.load_labs(limited) == [lab]
-    assert module.load_labs(replace(limited, lora=module.Lora(rank=2))) == [lab]
-    assert module.hook(limited, len) is len, "the core's own, where the lab has none"
-    lab.len = sum
-    assert module.hook(limited, len) is sum and module.hook(plain, len) is len
-
-
-def test_a_lab_checks_what_is_read(lab, told):
-    def check(config):
-        if config.run.minutes > 9:
-            raise ValueError(f"run.minutes={config.run.minutes:g} is too long")
-
-    lab.check = check
-    assert told("run: {minutes: 9}").run.minutes == 9
-    assert told("run: {minutes: 10}") == "run.yaml: run.minutes=10 is too long"
-
-
-def test_a_lab_that_is_still_to_come_is_missed_by_a_run_alone(monkeypatch, told):
-    monkeypatch.setitem(module.LABS, "run.minutes", "nanogpt.labs.nowhere.to_come")
-    config = told("run: {minutes: 9}")
-    assert module.hook(config, len) is len
-    with pytest.raises(ModuleNotFoundError, match=r"nanogpt\.labs\.nowhere"):
-        module.load_labs(config)
+    path.write_text(json.dumps(config_dict(config)), encoding="utf-8")
+    assert load_config(path) == config
 
 
 # --- the ready ones ------------------------------------------------------------------------------------------
@@ -281,13 +177,6 @@ def test_depth_twelve_is_gpt2_small_and_others_follow_its_width(told):
     assert told("", *from_depth(4, 512), "optim.lr=1e-3").optim.lr == 1e-3  # what the user says comes last
     with pytest.raises(ValueError):
         from_depth(0, 512)
-
-
-def test_the_module_needs_no_torch_for_help():
-    code = "import nanogpt.config, sys; assert not {'torch', 'numpy'} & set(sys.modules)"
-    root = Path(module.__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_tilde_in_a_path_is_the_home_folder(monkeypatch, tmp_path):

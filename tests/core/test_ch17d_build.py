@@ -113,14 +113,6 @@ def test_what_makes_it_another_run_is_refused_in_one_line(config, change):
         resumed(config(**change))
 
 
-def test_what_may_change_is_said(config, capsys):
-    saved(config())
-    run = resumed(config(train_max_steps=14, eval_every=7, run_keep=1))
-    said = capsys.readouterr().out
-    assert "train.max_steps=14 (was 12), eval.every=7 (was 0), run.keep=1 (was 2)" in said, said
-    assert run.step == 3 and f"going on after step 3, from {run.kept}" in said
-
-
 def test_the_shards_may_move_but_not_change(config, folder, tmp_path):
     saved(config())
     moved = shutil.copytree(folder / "data", tmp_path / "moved")

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -51,8 +50,6 @@ def fake(tmp_path, monkeypatch):
         (ValueError("n=0 must be positive\nin two lines"), 2, "n=0 must be positive in two lines"),
         (FileNotFoundError(2, "gone", "/no/such/file"), 2, "/no/such/file: gone"),
         (MemoryError(), 2, "out of memory"),
-        (RuntimeError("no CUDA"), 2, "no CUDA"),
-        (FloatingPointError("the loss is nan"), 2, "the loss is nan"),
         (BrokenPipeError("the worker has gone"), 2, "the worker has gone"),  # and not the reader
         (KeyboardInterrupt("step 400 is whole"), 130, "step 400 is whole"),
     ],
@@ -64,16 +61,10 @@ def test_a_failure_is_one_line_and_its_exit_code(fake, capsys, error, code, name
     assert said.startswith("fake: ") and named in said and "\n" not in said
 
 
-@pytest.mark.parametrize("option, named", [("--n=x", "--n: invalid int value: 'x'"), ("--m", "--m")])
-def test_a_wrong_option_is_one_line(fake, capsys, option, named):
-    assert cli.main(["fake", "well", option]) == 2
+def test_a_wrong_option_is_one_line(fake, capsys):
+    assert cli.main(["fake", "well", "--n=x"]) == 2
     said = capsys.readouterr().err.strip()
-    assert said.startswith("fake: ") and named in said and "\n" not in said
-
-
-def test_success_is_exit_code_0_and_run_command_is_the_same(fake, capsys):
-    assert cli.main(["fake", "well", "--n", "3"]) == cli.run_command("fake", ["well", "--n", "3"]) == 0
-    assert capsys.readouterr().out == "n = 3\nn = 3\n"
+    assert said.startswith("fake: ") and "--n: invalid int value: 'x'" in said and "\n" not in said
 
 
 def test_a_programming_error_keeps_its_traceback(fake):
@@ -86,8 +77,6 @@ def test_a_programming_error_keeps_its_traceback(fake):
     "source, named",
     [
         ("import no_such_library.part", "pip install no_such_library"),
-        ("raise ModuleNotFoundError('from_hf needs transformers')", "from_hf needs transformers"),
-        ("import nanogpt.nowhere", "nanogpt/nowhere.py"),
         # a student who deletes a module is told which chapter makes it
         ("raise ModuleNotFoundError(name='nanogpt.model')", "course restore 04"),
     ],
@@ -98,25 +87,6 @@ def test_what_is_missing_is_named_with_its_remedy(fake, capsys, monkeypatch, sou
     assert cli.main(["fake", "well"]) == 2
     said = capsys.readouterr().err
     assert named in said and said.count("\n") == 1
-
-
-@pytest.mark.parametrize("typed, near", [("smaple", "sample"), ("Ladder", "ladder"), ("xyz", "--help")])
-def test_an_unknown_command_suggests_a_near_one(capsys, typed, near):
-    assert cli.main([typed]) == 2
-    said = capsys.readouterr().err
-    assert typed in said and near in said and said.count("\n") == 1
-
-
-def test_every_command_that_is_written_has_a_parser_and_a_run():
-    written = set()
-    for name, (module, what) in cli.COMMANDS.items():
-        assert "(chapter " in what, name
-        path = cli.Path(cli.__file__).parents[1] / f"{module.replace('.', '/')}.py"
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        if "\ndef parser(" in text:  # the others are of later chapters
-            assert "\ndef run(" in text and "\ndef main(" not in text, name
-            written.add(name)
-    assert {"sample", "ladder", "plot"} <= written
 
 
 # --- as processes of their own: nothing here may be faked by pytest's streams ---------------------------------
@@ -130,21 +100,6 @@ def command(*argv, folder=None, **options):
         lines += ["cli.COMMANDS['fake'] = ('fake_command', '')", "sys.exit(cli.main())"]
         start = ["-c", "\n".join(lines)]
     return subprocess.Popen([sys.executable, *start, *argv], stdout=-1, stderr=-1, text=True, **options)
-
-
-def test_help_teaches_without_torch():
-    code = """
-        import runpy, sys
-        sys.argv = ["nanogpt", "--help"]
-        try:
-            runpy.run_module("nanogpt", run_name="__main__")
-        except SystemExit as end:
-            assert end.code == 0, end.code
-        assert not {"torch", "numpy", "regex"} & set(sys.modules)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert all(f"\n  {name} " in done.stdout for name in cli.COMMANDS)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of this kind are POSIX")

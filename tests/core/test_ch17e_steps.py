@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -10,14 +9,11 @@ import numpy as np
 import pytest
 import torch
 from small_run import before_steps, lines, losses, write_config
-from written_run import a_run
 
 from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
-from nanogpt.config import keys
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.long_run import spikes
-from nanogpt.metrics import step_line
 from nanogpt.precision import LossScaler
 from nanogpt.shards import read_shard
 
@@ -115,16 +111,6 @@ def test_a_spike_is_skipped_only_if_asked_and_its_batch_kept(config, tmp_path, m
     assert run.updates == 11 and (run.folder / "skipped/step_000010.bin").exists(), "its batch is not kept"
 
 
-# The line
-
-
-def test_the_step_line_is_llmc_s():
-    line = a_run(3)[2] | {"loss": 4.25, "loss_z": 0.5, "norm": 1.5, "norm_z": -2.0, "lr": 6e-4}
-    assert step_line(line, 600) == (
-        "step     3/600 | loss 4.250000 (+0.50z) | norm 1.5000 (-2.00z) | lr 6.00e-04 | 12.50 ms | 31.2% MFU | 40960 tok/s"
-    )
-
-
 # The command
 
 
@@ -151,15 +137,6 @@ def test_after_a_signal_the_exit_code_is_the_shells(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_tinyshakespeare_trains_without_gpt2s_vocabulary(tinyshakespeare, tmp_path, monkeypatch):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "empty"))
-    monkeypatch.chdir(tmp_path)
-    call = ["train", "shakespeare", f"data.source={tinyshakespeare}", "train.max_steps=3", "run.log_every=1"]
-    assert main([*call, "optim.warmup=1", "eval.tokens=2000", "run.device=cpu"]) == 0
-    assert len(lines(tmp_path / "runs/shakespeare")) == 3
-
-
-@pytest.mark.slow
 def test_overfit_learns_one_batch_by_heart(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(story.text for story in stories(300)), encoding="utf-8")
@@ -167,10 +144,3 @@ def test_overfit_learns_one_batch_by_heart(tmp_path, capsys):
     assert main(["train", "overfit", *mine, "run.device=cpu"]) == 0
     told = losses(tmp_path)
     assert len(told) == 200 and told[0] > 5 and told[-1] < 0.05, f"the last loss is {told[-1]}"
-
-
-def test_help_lists_every_key_with_its_meaning(capsys):
-    assert main(["train", "--help"]) == 0
-    said = capsys.readouterr().out
-    mute = [key for key in keys() if not re.search(rf"^  {re.escape(key)}=.*  \S", said, re.M)]
-    assert not mute, f"keys that are not there, or have no meaning: {', '.join(mute)}"

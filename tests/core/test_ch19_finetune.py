@@ -6,7 +6,6 @@ import pytest
 import torch
 from small_run import fine_tuning_folder, lines
 
-from course.figures import fine_tuning as figures
 from course.figures.other_town import retold
 from course.notebooks.source import notebook_from_source
 from course.paths import SOURCES
@@ -16,16 +15,6 @@ from nanogpt.labs.corpora.stories import entropy, rules, stories
 from nanogpt.labs.evals.floor import readings
 from nanogpt.shards import open_shards
 from nanogpt.weights import load_model, save_model
-
-
-def test_what_is_forgotten_is_read_along_the_rates_up_to_the_best_one():
-    """Behind it the curve turns back: sorted by what is adapted, a rate that is too high would stand between two good ones."""
-    curve = {1e-4: (0.4, 0.2), 3e-4: (0.2, 0.4), 1e-3: (0.1, 0.8), 3e-3: (0.14, 5.0)}  # rate: new, old
-    runs = [{"way": "a", "replay": 0.0, "lr": lr, "new": new, "old": old} for lr, (new, old) in curve.items()]
-    halfway = math.sqrt(0.2 * 0.1)
-    assert figures.forgotten_at(halfway, {"runs": runs}, "a") == pytest.approx(0.6)
-    assert figures.forgotten_at(0.2, {"runs": runs}, "a") == pytest.approx(0.4)
-    assert math.isnan(figures.forgotten_at(0.05, {"runs": runs}, "a"))
 
 
 def test_it_starts_at_the_loss_of_the_model_it_starts_from_and_leaves_that_alone(tmp_path):
@@ -76,17 +65,3 @@ def test_the_old_town_is_as_it_was_afterwards(change):
         assert list(stories(20, seed=3)) != before
         raise RuntimeError("a cell was interrupted")
     assert list(stories(20, seed=3)) == before and entropy() == nats
-
-
-@pytest.mark.parametrize(
-    "wrong, word",
-    [
-        ({"gril": "Ann"}, "gril"),
-        ({"girl": "Ann | Ann"}, "is twice in girl"),
-        ({"feel": "{A} sang. | {A} sang."}, "is twice in feel"),
-    ],
-)
-def test_a_change_that_cannot_be_is_said(wrong, word):
-    with pytest.raises(ValueError, match=word), retold(wrong):
-        list(stories(20, seed=3))
-    assert list(stories(1, seed=3))

@@ -17,16 +17,14 @@ import torch
 import torch.distributed as dist
 from ranks import GLOO, in_ranks, torchruns_environment
 from small_run import text_shards
-from small_shards import rows_of
 
 import nanogpt
 from course.figures import data_parallel as instruments
 from course.paths import ROOT
-from nanogpt.data import BatchStream
 from nanogpt.distributed import Ranks, first_reason, replicate, torchrun_ranks
 from nanogpt.labs.drills import ddp as drill
 from nanogpt.labs.parallel.agreement import code_hash, refuse_differences
-from nanogpt.labs.parallel.buckets import average_gradients, my_rows, ring_all_reduce
+from nanogpt.labs.parallel.buckets import ring_all_reduce
 from nanogpt.labs.parallel.lost import same_life, who_is_missing
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
@@ -92,7 +90,6 @@ def first_facts(ranks: Ranks, folder) -> dict:
     return {
         "uneven": curve(ranks, 2, uneven=True),
         "split": curve(ranks, ROWS // 2),
-        "by hand": gradient_by_hand(ranks),
         "wrapped": wrapped(ranks, folder),
         "reasons": (first_reason(ranks, None), first_reason(ranks, "SIGTERM" if ranks.rank == 1 else None)),
     }
@@ -103,16 +100,6 @@ def two(tmp_path_factory) -> list[dict]:
     """first_facts of both ranks; rank 0 writes its weights into the folder `saved`."""
     folder = tmp_path_factory.mktemp("two") / "saved"
     return [found | {"saved": folder} for found in in_ranks(first_facts, 2, folder)]
-
-
-def gradient_by_hand(ranks: Ranks) -> float:
-    """How far the averaged gradient of this rank's half is from the whole batch's."""
-    x, y = batches()
-    one, mine = fresh(), fresh()
-    one(x, y)[1].backward()
-    mine(*(part.chunk(ranks.size)[ranks.rank] for part in (x, y)))[1].backward()
-    average_gradients(mine, ranks)
-    return max((p.grad - q.grad).abs().max().item() for p, q in zip(mine.parameters(), one.parameters()))
 
 
 def wrapped(ranks: Ranks, folder) -> tuple:
@@ -150,10 +137,6 @@ def test_more_ranks_give_the_same_losses_and_gradients(size, micro, uneven, alon
     assert_same_step(in_ranks(curve, size, micro, uneven), alone[uneven])
 
 
-def test_by_hand_is_the_whole_batchs_gradient(two):
-    assert max(found["by hand"] for found in two) < BOUND
-
-
 def test_the_module_is_inside_begins_alike_and_is_saved_without_a_prefix(two):
     for differed, apart, device_ids, inside in (found["wrapped"] for found in two):
         assert differed and apart == 0, "the ranks do not begin with rank 0's weights"
@@ -177,18 +160,6 @@ def test_gradients_travel_once_a_step_and_a_late_flag_lets_the_ranks_part(shards
     assert once["apart"] == forgotten["apart"] == 0 < 1e-4 < late["apart"], found
     assert late["losses"][-1] < late["losses"][0], "the late flag's loss falls, as if nothing were wrong"
     assert late["losses"] == pytest.approx(once["losses"], abs=0.05)
-
-
-# Data
-
-
-def test_rows_that_are_dealt_to_ranks_are_those_of_one(shards):
-    one = rows_of([BatchStream(shards, 4, 4)], 6)
-    for size in (2, 4):
-        streams = [BatchStream(shards, T=4, **my_rows(4, Ranks(rank, rank, size))) for rank in range(size)]
-        assert (rows_of(streams, 6) == one).all(), f"{size} ranks read other rows"
-    with pytest.raises(ValueError, match=r"6 rows .* 4 ranks"):
-        my_rows(6, Ranks(0, 0, 4))
 
 
 # The ring

@@ -21,7 +21,6 @@ from nanogpt.distributed import Ranks, my_documents
 from nanogpt.files import alone_in
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.labs.parallel import agreement
-from nanogpt.labs.parallel.agreement import find_remedy
 from nanogpt.labs.plan.too_large import why_too_large
 from nanogpt.metrics import read_metrics
 from nanogpt.model import GPT, GPTConfig
@@ -183,13 +182,6 @@ def test_a_rank_with_other_code_or_another_checkpoint_is_refused(what, config):
 def test_a_batch_that_cannot_be_dealt_is_one_sentence(config):
     for result in in_runs(fit, 3, config()):
         assert "train.batch_tokens=256" in str(result) and "3 ranks" in str(result), result
-
-
-@pytest.mark.parametrize(("ranks", "micro_batch"), [(8, 2), (16, 1), (2, 4)])
-def test_the_remedy_is_one_that_can_be_dealt_and_keeps_the_batch(ranks, micro_batch, config):
-    assert f"train.micro_batch={micro_batch}" in find_remedy(config(), ranks)
-    assert config(train_micro_batch=micro_batch).micro_batches % ranks == 0
-    assert load_config("tiny").micro_batches % 2 == 0, "tiny is not to be shared by two as it is"
 
 
 def test_another_trainer_in_the_folder_is_refused_by_all(config):
