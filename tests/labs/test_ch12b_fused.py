@@ -14,26 +14,18 @@ def qkv(*shape, dtype=torch.float32, device="cpu"):
 
 
 @pytest.mark.parametrize("backend, name", [(SDPBackend.MATH, "math"), (SDPBackend.FLASH_ATTENTION, "Flash")])
-def test_the_backend_is_read_off_the_graph(backend, name):
-    with sdpa_kernel(backend):
-        assert sdpa_backend(*qkv(1, 2, 16, 8), is_causal=True) == name
-
-
-def test_dropout_on_the_cpu_falls_back():
-    assert sdpa_backend(*qkv(1, 2, 16, 8), is_causal=True) == "Flash"
-    assert sdpa_backend(*qkv(1, 2, 16, 8), is_causal=True, dropout_p=0.1) == "math"
-
-
-@pytest.mark.parametrize("backend, name", [(SDPBackend.MATH, "math"), (SDPBackend.FLASH_ATTENTION, "Flash")])
-def test_a_padded_head_that_is_cut_back_does_not_hide_the_kernel(backend, name, monkeypatch):
+def test_the_backend_is_read_off_the_graph_also_behind_a_padded_head_that_is_cut_back(
+    backend, name, monkeypatch
+):
     """As PyTorch does on CUDA with heads that are no multiple of 8 (sdp_utils, post_process_flash_output)."""
     attention = F.scaled_dot_product_attention
 
     def padded(q, k, v, **options):
         return attention(*(F.pad(z, (0, 4)) for z in (q, k, v)), **options)[..., :20]
 
-    monkeypatch.setattr(F, "scaled_dot_product_attention", padded)
     with sdpa_kernel(backend):
+        assert sdpa_backend(*qkv(1, 2, 16, 8), is_causal=True) == name
+        monkeypatch.setattr(F, "scaled_dot_product_attention", padded)
         assert sdpa_backend(*qkv(1, 2, 16, 20), is_causal=True) == name
 
 

@@ -117,14 +117,6 @@ def test_the_compile_rung_compiles_blocks_and_head(monkeypatch):
     torch._dynamo.reset()
 
 
-def test_on_a_gpu_the_whole_model_is_compiled(monkeypatch):
-    compiled = []
-    monkeypatch.setattr(torch, "compile", lambda call, *args, **options: compiled.append(call) or call)
-    model = GPT(TINY)
-    rungs.compile_in_place(model, torch.device("cuda"))
-    assert compiled == [model._call_impl]
-
-
 @pytest.mark.parametrize("name", [n for n in list(RUNGS)[1:] if n not in NOT_HERE])
 def test_every_rung_has_the_first_ones_loss(name):
     # 28 added rows of 128 start with a share of 22%, so the padded loss is compared at a vocabulary of 128

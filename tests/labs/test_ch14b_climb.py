@@ -12,8 +12,7 @@ from matplotlib.patches import Rectangle
 from nanogpt.labs.ladder import climb
 from nanogpt.labs.ladder.ladder import MODELS, gains_so_far, staircase, together
 from nanogpt.labs.ladder.rungs import RUNGS, make_step, obstacles, rungs_up_to
-from nanogpt.labs.roofline.clock import Roofline, measure_roofline
-from nanogpt.labs.roofline.work import Fractions
+from nanogpt.labs.roofline.clock import measure_roofline
 from nanogpt.model import GPTConfig
 
 CPU = torch.device("cpu")
@@ -29,31 +28,13 @@ def stairs(rungs):
     return staircase({"rungs": rungs, "device": "a CPU", "size": "small", "batch": 1, "seq": 64}).axes[0]
 
 
-# The forecast
+# In turns
 
 
 def test_calls_take_turns_and_nobody_is_always_first():
     order = []
     calls = [lambda name=name: order.append(name) or len(order) for name in "ab"]
     assert climb.in_turns(calls, 3) == [[1, 4, 5], [2, 3, 6]]
-
-
-def test_products_are_measured_at_the_sizes_of_the_last_rung_that_reads_their_format(monkeypatch):
-    """From "nice numbers" on the head is a multiple of 128 columns wide; float32 and TF32 have no such rung on this GPU."""
-    seen = {}
-
-    def fractions(config, B, T, roof, device, dtype, repeats):
-        seen[dtype] = config.vocab_rows
-        return Fractions(1.0, 1.0)
-
-    monkeypatch.setattr(climb, "measure_fractions", fractions)
-    roof = Roofline("cuda", {"float32": 1.0, "tf32": 2.0, "bfloat16": 4.0}, 1.0)
-    skipped = {"kept memory", "fp16", "chunked loss"}
-    climb.reached_roofline(GPTConfig(), 16, 1024, roof, torch.device("cuda"), skipped)
-    assert seen == {"float32": 50257, "tf32": 50257, "bfloat16": 50304}
-
-
-# In turns
 
 
 def test_every_rung_takes_turns_with_the_one_below_and_ten_at_least(measured):
@@ -92,32 +73,12 @@ def test_a_stair_is_the_first_time_over_the_gains_of_pairs_whatever_the_machine_
     assert drawn.texts[-1].get_text().startswith(f"{together(rungs):.2f}×")
 
 
-def test_a_rung_whose_pairs_disagree_is_said_to_be_disturbed_and_drawn_without_a_number(measured):
-    def uneven(name, B, n):
-        return {"seconds": (1 + n % 3) / 2 if name == "flash" else 3.0}
-
-    rungs, _, said, _ = measured(uneven)
-    assert [rung["name"] for rung in rungs if climb.disturbed(rung)] == ["flash", "nice numbers"]
-    assert said.count("disturbed, ") == 2
-    texts = [text.get_text().partition("\n")[0] for text in stairs(rungs).texts]
-    at = [rung["name"] for rung in rungs].index("flash")
-    assert texts[at : at + 2] == ["disturbed"] * 2
-    assert not any("≈" in text for text in texts[:at]) and all("≈" in text for text in texts[at + 2 :])
-
-
 @pytest.mark.parametrize(
     ("gain", "wide"), [((1.5, 1.3, 1.7), False), ((1.5, 1.27, 1.6), True), ((1.5, 1.4, 1.73), True)]
 )
 def test_an_interval_that_reaches_further_than_15_percent_is_of_a_disturbed_rung(gain, wide):
     assert climb.disturbed({"gain": dict(zip(("ratio", "low", "high"), gain))}) == wide
     assert not climb.disturbed({"name": "float32"})
-
-
-def test_a_rung_that_takes_another_time_later_is_told():
-    below = {"name": "flash", "ms": 100.0}
-    assert climb.drifted(below, [0.09, 0.1, 0.11]) == []
-    for seconds in (0.08, 0.2):
-        assert f"flash, timed again, takes {10 * seconds:.2f}×" in climb.drifted(below, [seconds] * 3)[0]
 
 
 def test_gains_are_paired():
@@ -203,18 +164,6 @@ def test_a_rung_that_sees_the_future_disagrees(monkeypatch):
     for told, agrees in ((causal, True), (wrong, False)):
         rung = climb.judge_rung(told | {"limit_ms": 0.0}, [1.0] * 5, causal, tiny, (1, 64), 1e12)
         assert rung["agrees"] == agrees
-
-
-def test_first_steps_tell_the_loss_of_the_sixth_and_the_gradient_of_the_first():
-    tiny = GPTConfig(block_size=16, vocab_size=100, n_layer=2, n_head=2, n_embd=32)
-    model, step = make_step(tiny, {"float32"}, 4, 16, CPU)
-    losses, norms = [], []
-    for _ in range(6):
-        losses.append(step().item())
-        norms.append(model.transformer.h[0].attn.c_attn.weight.grad.norm().item())
-    call, told = climb.first_steps("float32", tiny, 4, 16, CPU, [])
-    assert told["loss"] == losses[5] != losses[4] and told["grad_norm"] == norms[0] != norms[5]
-    assert told["first_step_s"] > 0 and told["peak_mib"] > 0 and call() > 0
 
 
 def test_kept_memory_is_asked_for_on_its_rung_only(monkeypatch):

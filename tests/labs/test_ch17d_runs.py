@@ -2,14 +2,13 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from written_run import a_run, write
 
 from nanogpt.cli import main
-from nanogpt.labs.long_run.plot import column, draw_runs
+from nanogpt.labs.long_run.plot import column
 from nanogpt.metrics import read_metrics
 
 
@@ -52,20 +51,6 @@ def test_what_is_no_run_is_one_line(tmp_path, capsys, text, says):
 def test_a_column_holds_finite_numbers():
     some = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": None}, {"step": 3}, {"step": 4, "loss": math.nan}]
     assert column(some, "loss") == ([1], [1.0])
-
-
-def test_the_figure_shows_what_the_runs_hold():
-    a = a_run(300, val_loss_at_200=1.4, floor_at_200=0.9, skipped_at_60="spike")
-    fig = draw_runs({"a": a, "b": a_run(1, seed=1)})
-    loss, norm, lr, rate = fig.axes
-    shown = {tuple(np.ravel(line.get_xydata())) for line in loss.lines}
-    assert (200.0, 1.4) in shown and (60.0, a[59]["loss"]) in shown
-    assert any(set(line.get_ydata()) == {0.9} for line in loss.lines)
-    assert np.array_equal(loss.lines[0].get_xydata(), np.array([(s["step"], s["loss"]) for s in a]))
-    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["a", "b"]
-    assert (norm.get_yscale(), lr.get_yscale()) == ("log", "linear") and rate.get_ylim()[0] == 0
-    overfit = [{"step": s, "loss": 7 * 0.9**s} for s in range(1, 100)]
-    assert draw_runs({"overfit": overfit}).axes[0].get_yscale() == "log" != loss.get_yscale()
 
 
 def test_plot_writes_a_picture_also_of_a_run_without_rates(tmp_path, capsys):
