@@ -187,15 +187,6 @@ def test_what_it_does_not_know_is_refused(data, tmp_path):
         read_model(tmp_path / "x.model")
 
 
-def test_a_file_is_complete_or_not_there(tmp_path, monkeypatch):
-    write_model(made(), tmp_path / "x.model")
-    before = (tmp_path / "x.model").read_bytes()
-    monkeypatch.setattr("nanogpt.files.os.replace", lambda *a: (_ for _ in ()).throw(OSError("full")))
-    with pytest.raises(OSError, match="full"):
-        write_model(made(UNIGRAM), tmp_path / "x.model")
-    assert (tmp_path / "x.model").read_bytes() == before
-
-
 # The library
 
 

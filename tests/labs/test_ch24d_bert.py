@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from nanogpt.labs.bert import Bert, PaddedAttention, SelfAttention, bert_from_hf, bert_names, both_sides, hide
+from nanogpt.labs.bert import Bert, bert_from_hf, bert_names, both_sides, hide
 from nanogpt.model import GPT, GPTConfig
 
 TINY = GPTConfig(block_size=32, vocab_size=60, n_layer=2, n_head=4, n_embd=32)
@@ -43,25 +43,6 @@ def test_every_position_sees_every_other_one():
         with torch.no_grad():
             moved = (model(x)[0] - model(other)[0]).abs().amax(-1) > 1e-6
         assert moved.all(), "some output does not see a token"
-
-
-def test_the_weights_stay():
-    model, other = GPT(TINY, drawn()), GPT(TINY, drawn())
-    assert both_sides(other) is other
-    for (name, a), (_, b) in zip(model.named_parameters(), other.named_parameters(), strict=True):
-        assert torch.equal(a, b), name
-
-
-def test_padding_changes_nothing_and_without_it_is_attention_to_both_sides():
-    attention = PaddedAttention(TINY).eval()
-    x, keep = torch.randn(2, 9, 32, generator=drawn()), torch.ones(2, 9, dtype=torch.bool)
-    keep[0, 6:] = False
-    with torch.no_grad():
-        short, padded = attention(x[:1, :6]), attention(x, keep)
-        attention.__class__ = SelfAttention
-        assert torch.allclose(short, attention(x[:1, :6]), atol=1e-6)
-        assert torch.allclose(padded[:1, :6], short, atol=1e-6)
-        assert torch.allclose(padded[1:], attention(x[1:]), atol=1e-6)
 
 
 # Hidden tokens
@@ -156,10 +137,7 @@ def test_the_names_of_the_oldest_files_are_read(published, tmp_path):
     [
         ({"model_type": "roberta"}, "'roberta'"),
         ({"hidden_act": "relu", "is_decoder": True}, "hidden_act is 'relu'.*is_decoder is True"),
-        ({"position_embedding_type": "relative_key"}, "'relative_key'"),
         ({"intermediate_size": 96}, "intermediate_size"),
-        ({"layer_norm_eps": 1e-5}, "layer_norm_eps"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"hidden_size": None}, "hidden_size"),
         ({"vocab_size": 61}, "config"),
         ({"num_hidden_layers": 3}, r"bert\.encoder\.layer\.2"),
@@ -172,17 +150,3 @@ def test_another_model_is_refused_with_what_is_wrong(change, says, published, tm
     (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in said.items() if v is not None}))
     with pytest.raises(ValueError, match=says):
         bert_from_hf(tmp_path)
-
-
-def test_it_learns_to_fill_gaps():
-    """A row repeats one token, so what is hidden is what is around it."""
-    g, model, losses = drawn(), Bert(TINY, drawn()), []
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    for _ in range(120):
-        rows = torch.randint(20, (16, 1), generator=g).repeat(1, 12)
-        loss = model(*hide(rows, 59, g))[1]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]

@@ -56,24 +56,10 @@ GOOD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"losses": [0.47, 0.47, 0.48, 0.47, 0.48]}, "no model can be below the floor"),
-        ({"losses": [0.512, 0.514, 0.513, 0.512, 0.513]}, "p < 0.01"),
-        ({"text": "0" * 64}, "`course run 03`"),
-        ({"context": 129}, "context of 129"),
-        ({"targets": 1000}, "1,000 targets"),
-    ],
-)
-def test_a_record_on_the_stories_that_breaks_a_rule_is_refused(tmp_path, changes, word):
+def test_a_record_below_the_floor_of_the_stories_is_refused(tmp_path):
     assert objections(GOOD) == []
-    with pytest.raises(ValueError, match=f"cannot join.*{word}"):
-        put_on_board(GOOD | changes, tmp_path / "board.json")
-
-
-def test_no_losses_at_all_are_one_objection_and_no_error():
-    assert len(objections(GOOD | {"losses": []})) == 1
+    with pytest.raises(ValueError, match=r"cannot join.*no model can be below the floor"):
+        put_on_board(GOOD | {"losses": [0.47, 0.47, 0.48, 0.47, 0.48]}, tmp_path / "board.json")
 
 
 def test_both_tracks_stand_on_one_board_each_in_its_order(tmp_path):
