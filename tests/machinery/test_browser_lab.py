@@ -1,8 +1,4 @@
-"""JupyterLab in a real browser, as a student uses it: a chapter is run, a cell is broken and mended, widgets are moved.
-
-Of the widgets the browser sees three, which have knobs of each kind; that each knob of each chapter changes the picture is
-in test_course_widgets.py.
-"""
+"""JupyterLab in a real browser, as a student uses it: a chapter is run, a cell is broken and mended."""
 
 import json
 import re
@@ -12,11 +8,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from browser import chromium, needs_chromium, opened, shot, until
-from house import copied_repository, of_code
+from browser import needs_chromium, opened, until
+from house import copied_repository
 from running_lab import running
 
-from course.notebooks.source import METADATA
 from course.package.as_of import compose, notebooks_upto
 from course.paths import ROOT
 
@@ -29,35 +24,14 @@ pytestmark = [
 START, RUN = 300_000, 600_000  # milliseconds: for what takes seconds on an idle machine
 
 
-class Lab:
-    """A copy of the repository, and the address at which `course lab` serves it."""
-
-    def __init__(self, copy: Path, base: str, token: str):
-        self.copy, self.base, self.token = copy, base, token
-
-    def open(self, page, path: str) -> None:
-        """A file of the copy, in JupyterLab, with nothing else open."""
-        page.goto(f"{self.base}lab/tree/{path}?reset&token={self.token}")
-        page.locator(".jp-Notebook").wait_for(timeout=START)
-        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=START)
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+@pytest.fixture
+def lab(tmp_path):
     """The real command on a copy, for a student who has never used Jupyter."""
-    folder = tmp_path_factory.mktemp("lab")
-    copy = copied_repository(folder / "gpt2-course")
+    copy = copied_repository(tmp_path / "gpt2-course")
     # The browser needs a core of its own: two threads of a kernel that share the other wait for each other all the time.
     env = {"PYTHONPATH": str(copy), "NANOGPT_SCALE": "ci", "OMP_NUM_THREADS": "1"}
-    with running(folder, copy, **env) as (_, server):
-        yield Lab(copy, server["url"], server["token"])
-
-
-@pytest.fixture(scope="module")
-def window():
-    """One browser for all chapters, as a student has."""
-    with chromium() as window:
-        yield window
+    with running(tmp_path, copy, **env) as (_, server):
+        yield copy, server
 
 
 # What a student does
@@ -120,16 +94,6 @@ def wait_for_saved(page, notebook: Path, text: str) -> None:
 RIGHT = 'return scores.masked_fill(future, float("-inf")).softmax(dim=-1)'
 WRONG = "return scores.softmax(dim=-1)"
 
-
-@pytest.fixture
-def module(lab):
-    """nanogpt/model.py of the copy, as released before and after the test."""
-    path = lab.copy / "nanogpt" / "model.py"
-    released = path.read_bytes()
-    yield path
-    path.write_bytes(released)
-
-
 NOT_ONE = 'attention_weights under "Why divide by √d?": what was run last is not what is saved'
 
 
@@ -141,33 +105,32 @@ def shortened(path: Path) -> None:
     nbformat.write(nb, path)
 
 
-def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window, module):
+def test_a_chapter_is_run_checkpointed_broken_and_mended(lab):
+    copy, server = lab
+    module, notebook = copy / "nanogpt/model.py", copy / "notebooks/04_attention.ipynb"
     module.unlink()
-    notebook = lab.copy / "notebooks/04_attention.ipynb"
     shortened(notebook)
-    with opened(lab.base, within=window) as page:
-        lab.open(page, "notebooks/04_attention.ipynb")
-        shot(page, "lab-1-opened")
+    with opened(server["url"]) as page:
+        page.goto(f"{server['url']}lab/tree/notebooks/{notebook.name}?reset&token={server['token']}")
+        page.locator(".jp-Notebook").wait_for(timeout=START)
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=START)
         run_all(page)
         check = cell_with(page, 'checkpoint("04")')
         said = check.locator(".jp-OutputArea-output").inner_text()
         assert "to nanogpt/model.py" in said and "tests/core/test_ch04_attention.py passes" in said
         written = module.read_text(encoding="utf-8")
         assert written == compose(notebooks_upto("04"), {"model"})["model"]
-        shot(page, "lab-2-run")
 
         cell = cell_with(page, "def attention_weights(q: Tensor")
         retype(page, cell, "masked_fill", WRONG)
         wait_for_saved(page, notebook, WRONG)  # by itself
         said = run_cell(page, check)
         assert NOT_ONE in said
-        shot(page, "lab-3-not-run")
 
         retype(page, cell, WRONG, RIGHT)
         run_cell(page, cell)  # and at once, before it is saved by itself
         said = run_cell(page, check)
         assert NOT_ONE in said and "exported" not in said
-        shot(page, "lab-4-not-saved")
 
         retype(page, cell, RIGHT, WRONG)
         run_cell(page, cell)
@@ -177,7 +140,6 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window, module):
         assert "test_rows_are_weights_over_the_past: a query looks at a later key" in said
         assert "likely 04_attention.ipynb, attention_weights under" in said
         assert "nanogpt/model.py unchanged" in said and module.read_text(encoding="utf-8") == written
-        shot(page, "lab-5-broken")
 
         retype(page, cell, WRONG, RIGHT)
         run_cell(page, cell)
@@ -185,70 +147,4 @@ def test_a_chapter_is_run_checkpointed_broken_and_mended(lab, window, module):
         wait_for_saved(page, notebook, RIGHT)
         said = run_cell(page, check)
         assert "to nanogpt/model.py" in said and "passes" in said
-        shot(page, "lab-6-mended")
-        choose(page, "Kernel", "Shut Down Kernel")
-
-
-# Widgets
-
-
-def looked_at(page) -> str:
-    return page.locator(".explored").inner_html()
-
-
-def slide(slider) -> None:
-    at_the_end = slider.get_attribute("aria-valuenow") == slider.get_attribute("aria-valuemax")
-    slider.press("Home" if at_the_end else "End")
-
-
-def retext(field) -> None:
-    field.fill(f"{field.input_value()[:-1]}7")
-    field.press("Tab")
-
-
-def choose_another(choice) -> None:
-    choice.select_option(label=choice.locator("option:not(:checked)").last.inner_text())
-
-
-KNOBS = {"[role=slider]": slide, "input[type=text], textarea": retext, "select": choose_another}
-
-
-def move(page, knob, act) -> None:
-    """It changes what the widget shows."""
-    before = looked_at(page)
-    name = knob.evaluate("k => k.closest('.jupyter-widgets').querySelector('label').textContent")
-    knob.focus()
-    act(knob)
-    until(page, lambda: looked_at(page) != before, f"{name} changes what is shown")
-
-
-WIDGET = """\
-import sys
-
-sys.path.insert(0, "../tests")
-from chapter_widgets import WIDGETS
-
-WIDGETS["{chapter}"]()
-"""
-
-
-@pytest.mark.parametrize("chapter", ["04", "10", "21"])  # of each kind of knob at least one
-def test_every_knob_of_a_widget_changes_what_it_shows_in_the_browser(lab, window, chapter):
-    nb = of_code(WIDGET.format(chapter=chapter))
-    nb.metadata = METADATA
-    nbformat.write(nb, lab.copy / "notebooks" / f"widget-{chapter}.ipynb")
-    with opened(lab.base, within=window) as page:
-        lab.open(page, f"notebooks/widget-{chapter}.ipynb")
-        run_all(page)
-        box, pictures = page.locator(".explorer"), page.locator(".explored img")
-        box.scroll_into_view_if_needed()
-        shot(page, f"lab-widget-{chapter}")
-        before = pictures.count()
-        knobs = [(knob, act) for kind, act in KNOBS.items() for knob in box.locator(kind).all()]
-        assert knobs
-        for knob, act in knobs:
-            move(page, knob, act)
-        until(page, lambda: pictures.count() == before, "a picture is replaced, not added to")
-        shot(page, f"lab-widget-{chapter}-moved")
-        assert not re.match(r"\w+Error:", page.locator(".explored").inner_text()) and not errors(page)
         choose(page, "Kernel", "Shut Down Kernel")

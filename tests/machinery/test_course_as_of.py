@@ -12,12 +12,10 @@ from house import of_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course import notebook
 from course.files import replace_all
-from course.package import as_of, remedies
+from course.package import as_of
 from course.package.as_of import Chapter, compose, notebooks_upto
-from course.package.grown import as_html, difference
-from course.paths import PACKAGE, CourseError, module_path, modules
+from course.paths import module_path, modules
 
 KINDS = {  # what a step does: which names it may grow, its cell, and what that defines
     "new function": ("", "def f{fresh}(): pass", "f{fresh}"),
@@ -109,13 +107,6 @@ def test_a_chapter_is_tested_in_the_package_as_of_that_chapter(plan):
             assert package(root / f"trial{number}/nanogpt") == compose(notebooks_upto(f"{number:02}"))
 
 
-GROWING = [
-    ["#| doc gpt.a: A.", "#| export gpt.a\ndef step(x):\n    y = x\n    return y\n\nclass Box:\n    def put(self):\n        return 1"],
-    ["#| export gpt.a\n#| grows step\ndef step(x, twice=1):\n    y = x * twice\n    return y"],
-    ["#| export gpt.a\n#| grows Box.put\nclass Box(Box):\n    def put(self):\n        return '<2>'", "#| export gpt.a\nLATE = 1"],
-]  # fmt: skip
-
-
 def test_an_earlier_module_that_nobody_has_grown_is_the_packages():
     """A student's edit or restored file counts; a damaged notebook of another chapter is not asked."""
     chapters = [["#| doc b: B.\n#| export b\nB = 1"], ["#| doc c: C.\n#| export c\nC = 1"]]
@@ -125,51 +116,6 @@ def test_an_earlier_module_that_nobody_has_grown_is_the_packages():
         (root / "notebooks/00_x.ipynb").write_text("{")
         Chapter(root / "notebooks/01_x.ipynb").lay_out(root / "trial")
         assert package(root / "trial/nanogpt")["b"] == "B = 2\n"
-
-
-def test_the_difference_that_a_chapter_makes():
-    with written(GROWING):
-        assert difference("step") == [
-            "- def step(x):", "-     y = x", "+ def step(x, twice=1):", "+     y = x * twice", "      return y",
-        ]  # fmt: skip
-        lines = difference("Box.put")
-        assert lines == ["  def put(self):", "-     return 1", '+     return "<2>"']
-        page = as_html(lines)
-        assert "&lt;2&gt;" in page and page.count("<span style=") == 3 and "def put(self)" in page
-        with patch.object(notebook, "display") as shown:
-            notebook.grown("Box.put")
-        assert shown.call_args.args[0] == {"text/plain": "\n".join(lines), "text/html": page}
-
-
-def test_which_chapter_grows_a_name_is_found_or_asked():
-    again = ["#| export gpt.a\n#| grows step\ndef step(x):\n    return 3"]
-    with written([*GROWING, again]):
-        assert difference("step", "3")[-1] == "+     return 3"
-        assert difference("step", "01")[0] == "- def step(x):"
-        with pytest.raises(CourseError, match=r"`#\| grows step` stands in chapters 01, 03: say which"):
-            difference("step")
-        with pytest.raises(CourseError, match=r"no saved cell says `#\| grows step`"):
-            difference("step", "02")
-
-
-@pytest.mark.parametrize(
-    "error, said",
-    [
-        ("No module named 'nanogpt.labs.bert'", "nanogpt/labs/bert.py is missing; `course restore 24d` brings it back"),
-        ("No module named 'nanogpt.labs'", "`course restore 02` brings it back"),
-        ("cannot import name 'walk' from 'nanogpt.labs.bert' (x)", "nanogpt/labs/bert.py has no walk; `course restore 24d`"),
-        ("No module named 'nanogpt.lab'", "no chapter makes it"),
-        ("No module named 'yaml'", ""),
-    ],
-)  # fmt: skip
-def test_a_missing_module_is_told_with_the_chapter_that_makes_it(error, said):
-    assert said in remedies.remedy(error) and bool(said) == bool(remedies.remedy(error))
-
-
-def test_each_folder_of_the_package_says_in_one_line_what_it_holds():
-    for folder in {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE}:
-        text = (folder / "__init__.py").read_text(encoding="utf-8")
-        assert text.startswith('"""') and text.count("\n") == 1, folder
 
 
 @pytest.fixture
@@ -201,14 +147,6 @@ def test_a_checkpoint_tests_its_own_version_and_keeps_the_later_one(two_chapters
     house.edit("return math.pi*r**2", "return 3*r**2")
     said = house.course("checkpoint", "04", code=2)
     assert "test_pi: more than three\nlikely 04_tiny.ipynb, area" in said
-
-
-def test_a_failure_in_what_an_earlier_chapter_wrote_is_its_cells(two_chapters):
-    house = two_chapters
-    test = "from nanogpt.tiny import count\n\n\ndef test_count():\n    assert count(3)\n"
-    (house.path / "tests/test_ch05_more.py").write_text(test)
-    said = house.course("checkpoint", "05", code=2)
-    assert 'likely 04_tiny.ipynb, count under "04 · Tiny"; nanogpt/tiny.py unchanged' in said
 
 
 def test_a_damaged_notebook_that_wrote_the_module_is_told(two_chapters):

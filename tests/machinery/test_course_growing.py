@@ -4,8 +4,7 @@ import pytest
 from house import of_code
 
 from course.package.export import export_all, writers
-from course.package.growing import blocks_of, module_parts, names_used
-from course.paths import CourseError, module_path, modules
+from course.paths import CourseError
 
 DOC = "#| default_exp a\n#| doc a: What a is."
 STEP = """\
@@ -82,13 +81,6 @@ def step(x):
     imports = "import os\nfrom functools import cache\n"
     assert in_order(text, imports, "FIRST = os.sep", grown, "def last(x)", "def new(x)")
     assert "math" not in text and "What one step does" not in text
-
-
-def test_several_names_and_constants_grow_in_one_cell():
-    cell = "FIRST: int = 7\ndef last(x): return 8\ndef step(x): return 9"
-    text = text_of(STEP, f"#| export\n#| grows FIRST, step last\n{cell}")
-    assert in_order(text, "FIRST: int = 7", "return 9", "return 8") and "import" not in text
-    assert text == text_of(STEP, f"#| export\n#| grows FIRST step\n#| grows last\n{cell}")
 
 
 MORE = "#| export\nclass Box(Box):\n    def more(self):\n        return 4"
@@ -180,46 +172,21 @@ def test_definitions_may_use_each_other_and_what_runs_at_once_comes_first():
     assert in_order(text, "X = 1", "def mark")
 
 
-@pytest.mark.parametrize("module", modules())
-def test_in_the_package_a_helper_stands_above_its_callers(module):
-    """Read from the top, nothing is used before it is defined, but for functions that use each other."""
-    blocks = blocks_of(module_parts(module_path(module).read_text(encoding="utf-8")))
-    named = [names_used(block.text()) for block in blocks]
-    uses = [{n for n, block in enumerate(blocks) if names & block.names()} for names in named]
-    for n, block in enumerate(blocks):
-        for late in {m for m in uses[n] if m > n}:
-            below = f"{sorted(block.names())} uses {sorted(blocks[late].names())}, which stands below"
-            assert n in reached(late, uses), below
-
-
-def reached(start: int, uses: list[set[int]]) -> set[int]:
-    """The blocks that one uses, directly or through others."""
-    seen, left = set(), {start}
-    while left:
-        seen |= left
-        left = set().union(*(uses[n] for n in left)) - seen
-    return seen
-
-
 @pytest.mark.parametrize(
     "chapters, message",
     [
         ([STEP, "#| export\ndef step(x): pass"], "defined already in 01_x.ipynb, step; write `#| grows step`"),
-        (["#| export\ndef f(): pass\ndef f(): pass"], "rename or remove one"),
         ([BOX, "#| export\nclass Box(Box):\n    def put(self): pass"], "write `#| grows Box.put`"),
         ([BOX, "#| export\n#| grows Box.put\nclass Box:\n    def put(self): pass"], "write `#| grows Box`"),
         ([STEP, "#| export\n#| grows walk\ndef walk(x): pass"], "no earlier chapter defines walk in nanogpt/a.py"),
         ([[STEP, "#| export\n#| grows step\ndef step(x): pass"]], "01_x.ipynb, step of the same chapter"),
         ([STEP, "#| export\n#| grows step\ndef other(x): pass"], "the cell does not define step"),
-        ([BOX, "#| export\n#| grows Box\nclass Box(Box):\n    def put(self): pass"], "does not define Box"),
         ([STEP, "#| grows step\ndef step(x): pass"], "belong below `#| export`"),
         (["#| export\nA, B = 1, 2", "#| export\n#| grows A\nA = 3"], "one statement defines A and B"),
         (["#| export\ndef B(): pass", "#| export\nclass B(B):\n    y = 1"], "B continues a class"),
         ([BOX, "#| export\n#| grows Box.put\nclass Box(Box):\n    def put(self): return super().put()"], "uses super()"),
         ([RUN, "#| export\nclass Run(Run):\n    size: int = 1"], "other decorators"),
-        ([RUN, "#| export\n@final\nclass Run(Run):\n    def twice(self): pass"], "other decorators"),
         ([STEP, "#| export\nfrom os import step\nX = step"], "step is os.step here and a definition in 01_x.ipynb, step"),
-        ([STEP, "#| export\nimport cmath as math\nX = math"], "math is cmath here and math in 01_x.ipynb"),
         ([STEP, ["#| doc b: B.", "#| export b\ndef step(x): pass", "#| export\nX = step"]], "nanogpt.b.step in nanogpt/b.py"),
     ],
 )  # fmt: skip
@@ -235,16 +202,6 @@ def test_modules_head_names_every_notebook_that_wrote_it():
     assert max(map(len, text.splitlines())) <= 110 and len(text.split('"""')[1].splitlines()) == 5
     assert writers(text) == [f"{number + 1:02}_x.ipynb" for number in range(12)]
     assert writers('"""A module of somebody\'s own."""\n') == []
-
-
-def test_a_parameter_that_is_called_as_another_modules_function_is_no_use_of_it():
-    """Two commands of a chapter have a function `run` each, and a third module a parameter of that name."""
-    two = ["#| doc b: B.\n#| doc c: C.", "#| export b\ndef run(): pass", "#| export c\ndef run(): pass"]
-    modules = compose([*two, "#| export\ndef step(run): return run.step\nlast = lambda run: run"])
-    assert "import" not in modules["a"]
-    assert "a uses it" in refused([*two, "#| export\ndef step(): return run()"]).replace("nanogpt/a.py", "a")
-    modules = compose(["#| doc b: B.", two[1], "#| export\ndef f(x=run): pass"])
-    assert "from nanogpt.b import run\n" in modules["a"]
 
 
 def test_a_later_chapters_modules_import_what_it_grows():
