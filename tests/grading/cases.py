@@ -114,30 +114,15 @@ def attacks(host) -> list[Case]:
         Case("partial", "def double(xs):\n    return [2 * abs(x) for x in xs]", ("passed", "failed"), 12.0),
         Case("misconception", "def double(xs):\n    return [1 + x for x in xs]", **both("failed"),
              says="one is added in place of a factor of two"),
-        Case("stub", "def double(xs):\n    raise NotImplementedError()", **both("student_error")),
         Case("syntax", "def double(xs)\n    return 1", **both("student_error"), says="SyntaxError"),
-        Case("nul", "def double(xs): return '\x00'", **both("student_error")),
-        Case("magic", "%timeit 1\ndef double(xs): return xs", **both("failed")),
         Case("notebook", "%matplotlib inline\n!pip list\nimport inspect\ndef double(xs):\n    display(xs)\n    return [2 * x for x in xs]\ndouble?\ninspect.getsource(double)"),
         Case("in_place", "def double(xs):\n    xs[:] = [2 * x for x in xs]\n    return list(xs)", **both("failed"), says="changes its argument `xs`"),
-        Case("recursion", "def double(xs):\n    return double(xs)", **both("student_error")),
         Case("exit", "raise SystemExit(0)", **both("student_error")),
         Case("forged_str", "class E(Exception):\n    def __str__(self): raise E\ndef double(xs):\n    raise E", **both("student_error")),
-        Case("stderr", "import sys, warnings\nwarnings.warn('old')\n" + RIGHT + "\nprint('careful', file=sys.stderr)"),
         Case("prints", "TEXT = 'x' * 10_000_000\ndef double(xs):\n    for _ in range(25):\n        print(TEXT)\n    return [2 * x for x in xs]"),
         Case("loop", "def double(xs):\n    while True:\n        pass", **both("timeout")),
-        Case("loop_above", "while True:\n    pass", **both("timeout")),
-        Case("no_sigint", cell("""
-            import signal
-            def double(xs):
-                for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
-                    signal.signal(number, signal.SIG_IGN)
-                while True:
-                    pass"""), **both("timeout")),
-        Case("sigstop", "import os, signal\ndef double(xs):\n    os.kill(os.getpid(), signal.SIGSTOP)", **both("timeout")),
         # An engine's container has only the driver and its child: there kill(-1) finds nobody, an error of the student's.
         Case("stops_all", "import os, signal\ndef double(xs):\n    os.kill(-1, signal.SIGSTOP)\n    os.kill(os.getppid(), signal.SIGSTOP)\n    os._exit(0)", **both("timeout|student_error")),
-        Case("exit_0", "import os\ndef double(xs):\n    os._exit(0)", **both("crashed")),
         Case("exit_above", "import os\nos._exit(0)", **both("crashed")),
         Case("segfault", "import ctypes\ndef double(xs):\n    ctypes.string_at(0)", **both("crashed"), says="SIGSEGV"),
         Case("forks", cell("""
@@ -148,7 +133,6 @@ def attacks(host) -> list[Case]:
                         time.sleep(60)
                         os._exit(0)
                 return [2 * x for x in xs]"""), **both("student_error"), says="BlockingIOError"),
-        Case("memory", "def double(xs):\n    return len(bytearray(30 << 30))", **both("student_error"), says="MemoryError"),
         # Nothing of it is touched, so the kernel alone would give it.
         Case("memory_lazy", "def double(xs):\n    bytearray(6 << 30)\n    return [2 * x for x in xs]", **both("student_error"), says="MemoryError"),
         Case("memory_shared_out", cell("""
@@ -163,14 +147,6 @@ def attacks(host) -> list[Case]:
         Case("full_disk", FILLS_DISK, backends=("bubblewrap", "docker", "podman")),
         # In a container /tmp is the disk: the grader looks at it, and clears it afterwards.
         Case("full_disk_watched", FILLS_DISK, ("crashed|timeout", "crashed|timeout"), 9.0, backends=("container",)),
-        Case("patched", cell("""
-            import builtins, math
-            from course.grade.sandbox import protocol
-            builtins.abs = lambda x: 0
-            builtins.isinstance = lambda *_: True
-            math.isclose = lambda *_, **__: True
-            def double(xs):
-                return [0 for _ in xs]"""), **both("crashed")),
         Case("patched_checks", cell("""
             import sys, types
             fake = types.ModuleType("course.exercises.checks")
@@ -191,7 +167,6 @@ def attacks(host) -> list[Case]:
         Case("hook", "get_ipython().register_magic_function(print)\n" + RIGHT, **both("student_error")),
         Case("reads_canary", only_if(f"open({str(host.canary)!r}).read()"), **both("failed")),
         Case("reads_reference", only_if(f"assert 'BEGIN SOLUTION' in open({str(host.exercises / '05_small/exercise.py')!r}).read()"), **both("failed")),
-        Case("reads_checks", only_if(f"open({str(host.exercises / '05_small/checks.py')!r}).read()"), **both("failed")),
         Case("reads_sources", only_if(f"import os; os.listdir({str(host.sources)!r})"), **both("failed")),
         Case("reads_course", only_if(f"""
             import os
@@ -207,7 +182,6 @@ def attacks(host) -> list[Case]:
         Case("reads_neighbour", only_if(f"open({str(host.submissions / 'correct.ipynb')!r}).read()"), **both("failed")),
         Case("reads_results", only_if(f"import os; os.listdir({str(host.results)!r})"), **both("failed")),
         Case("reads_the_grader", only_if("import os, glob\n[open(f'/proc/{p}/mem', 'rb') for p in os.listdir('/proc') if p.isdigit() and 'run' in open(f'/proc/{p}/cmdline').read()][0]").replace("except OSError", "except (OSError, IndexError)"), **both("failed")),
-        Case("writes_canary", only_if(f"open({str(host.canary)!r}, 'a').write('x')"), **both("failed")),
         Case("writes_beside", only_if(f"open({str(host.folder / 'planted')!r}, 'w').write('x')"), **both("failed")),
         Case("writes_package", only_if("import course.grade.sandbox.protocol as p\nopen(p.__file__, 'a').write('x')"), **both("failed")),
         Case("writes_dev", only_if("open('/dev/planted', 'w').write('x')"), **both("failed")),
@@ -216,9 +190,7 @@ def attacks(host) -> list[Case]:
         Case("terminal", only_if("import ctypes, os\nfd = ctypes.CDLL(None).syscall(438, os.pidfd_open(1), 2, 0)\nif fd < 0 or os.write(fd, b'owned') != 5: raise OSError('no')"), **both("failed"), backends=("bubblewrap", "container")),
         Case("socket", only_if(f"import socket\nsocket.create_connection(('127.0.0.1', {host.port}), 1)"), **both("failed")),
         Case("becomes_root", only_if("import os\nos.setuid(0)"), **both("failed")),
-        Case("namespaces", only_if("import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nif libc.unshare(0x10000000): raise OSError('no')"), **both("failed"), backends=("bubblewrap",)),
         Case("raises_limits", only_if("import resource\ntry:\n    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\nexcept ValueError:\n    raise OSError"), **both("failed")),
-        Case("flood", forged("while True: write(b'x' * 1_000_000)"), **both("bad_reply")),
         Case("flood_frames", forged("while True: frame({'kind': 'at', 'id': request_id(), 'values': None, 'task': ''})").replace("def double", "def request_id(): return frame_local('request')['id']\ndef double"), **both("output_limit")),
         Case("huge_body", forged("frame({'kind': 'value', 'id': 1, 'values': None}, b'', 1 << 60)"), **both("output_limit")),
         Case("half_a_frame", forged("write(b'GRD1')"), **both("output_limit|bad_reply")),
@@ -226,7 +198,6 @@ def attacks(host) -> list[Case]:
         Case("forged_verdict", forged("reply('passed')"), **both("bad_reply")),
         # What they say is right; that it is said twice, or to another question, is not.
         Case("two_replies", DUE + forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': due()}); reply(due())"), **both("bad_reply")),
-        Case("thousand_replies", forged("while True: frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': 1})"), **both("bad_reply")),
         # Whole numbers with one hash: a dictionary of them takes time by the square, and it would be the grader's.
         Case("equal_hashes", forged("frame({'kind': 'value', 'id': frame_local('request')['id'], 'values': {'d': [[i * (2**61 - 1), 0] for i in range(20_000)]}})"), **both("bad_reply")),
         Case("other_number", DUE + forged("frame({'kind': 'value', 'id': 10**6, 'values': due()})"), **both("bad_reply")),
@@ -235,31 +206,14 @@ def attacks(host) -> list[Case]:
         Case("tensors_for_numbers", DUE + forged("made = due()\n    made['l'][0]['t'][1]['t'][0]['l'] = [{'x': 'float32', 's': [2]}] * 2\n    reply(made, bytes(16))"), **both("failed"), says="changes its argument `xs`"),
         Case("too_few", forged("reply({'l': []})"), **both("bad_reply")),
         Case("negative_shape", forged("reply({'l': [{'x': 'float32', 's': [-1, -4]}] * 2}, bytes(16))"), **both("bad_reply")),
-        Case("huge_shape", forged("reply({'l': [{'x': 'float32', 's': [10**9, 10**9]}] * 2}, bytes(16))"), **both("bad_reply")),
-        Case("empty_huge_shape", forged("reply({'l': [{'x': 'float32', 's': [0, 2**40, 2**40]}] * 2})"), **both("bad_reply")),
-        Case("object_dtype", forged("reply({'l': [{'n': 'object', 's': [1]}] * 2}, bytes(16))"), **both("bad_reply")),
         Case("pickle", cell(CHANNEL) + f"\nimport pickle\nclass P:\n    def __reduce__(self): return os.system, ('touch {host.folder}/planted',)\ndef double(xs):\n    write(pickle.dumps(P()))\n    os._exit(0)", **both("bad_reply")),
         Case("nested", forged("frame(b'[' * 3_000_000)"), **both("bad_reply")),
-        Case("nested_values", forged("reply(eval('{\"l\": [' * 80 + ']}' * 80))"), **both("bad_reply")),
         Case("unhashable", forged("frame({'kind': 'at', 'id': frame_local('request')['id'], 'task': []})"), **both("bad_reply")),
         Case("odd_status", forged("frame({'kind': 'ended', 'id': frame_local('request')['id'], 'values': {'l': []}})"), **both("crashed")),
-        Case("not_a_text", forged("frame({'kind': 'error', 'id': frame_local('request')['id'], 'message': {'a': 1}})"), **both("bad_reply")),
         Case("surrogates", "def double(xs):\n    raise ValueError(chr(0xD800) + '<script>alert(1)</script>')", **both("student_error"), says="<script>"),
-        Case("daemon", cell("""
-            import os, time
-            def double(xs):
-                if os.fork() == 0:
-                    os.setsid()
-                    if os.fork() == 0:
-                        time.sleep(1000)
-                    os._exit(0)
-                return [2 * x for x in xs]""")),
-        Case("kills_parent", "import os\ndef double(xs):\n    os.kill(os.getppid(), 9)\n    os._exit(0)", **both("crashed")),
         Case("kills_all", "import os\ndef double(xs):\n    os.kill(-1, 9)\n    os._exit(0)", **both("crashed|student_error")),
-        Case("script", "# <script>alert(1)</script>\n" + RIGHT),
         # The student's check.
         Case("refuses_all", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort): assert False"}),
-        Case("accepts_all", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort): pass"}),
         Case("kills_half", RIGHT, score=12.0, solutions={"05-3": "def check_sort(sort): assert sort([1, 1, 0]) == [0, 1, 1]"}),
         Case("looks_inside", RIGHT, score=10.0, solutions={"05-3": cell("""
             import inspect
@@ -283,27 +237,17 @@ def attacks(host) -> list[Case]:
         Case("calls_forever", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort):\n    while True: sort([])"}),
         Case("huge_argument", RIGHT, score=10.0, solutions={"05-3": "def check_sort(sort):\n    sort(list(range(10**7)))"}),
         # The notebook.
-        Case("deleted_tests", RIGHT, change=lambda nb: nb | {"cells": [c for c in nb["cells"] if not c["metadata"].get("nbgrader", {}).get("grade_id", "").endswith("check")]}),
-        Case("points_1000", "def double(xs): return xs", ("failed", "failed"), 9.0, change=points_1000),
+        Case("points_1000", "def double(xs): return xs", ("failed", "failed"), 9.0, change=lambda nb: json.loads(json.dumps(nb).replace('"points": 5', '"points": 1000, "score": 1000'))),
         Case("stripped", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: nb | {"cells": [c | {"metadata": {}} for c in nb["cells"]]}, says="no cell of this set"),
         Case("altered", RIGHT, **both("invalid_cell"), change=lambda nb: json.loads(json.dumps(nb).replace('"05-1"', '"05-9"')), says="05-1"),
         Case("twice", RIGHT, **both("invalid_cell"), change=lambda nb: nb | {"cells": nb["cells"] + [c for c in nb["cells"] if "05-1" in str(c)][:1]}, says="2 times"),
         Case("endless_cell", RIGHT + "\n#" + "x" * 200_000, **both("invalid_cell"), says="100,000"),
         Case("large", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: b" " * 6_000_000, says="5 MB"),
-        Case("corrupt", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: json.dumps(nb).encode()[:-100], says="JSON"),
         Case("nested_notebook", RIGHT, verdict="invalid_submission", score=0.0, change=lambda nb: b"[" * 4_000_000, says="JSON"),
         Case("symlink", RIGHT, verdict="invalid_submission", score=0.0, change=lambda path: path.symlink_to("correct.ipynb"), says="opened"),
         Case("fifo", RIGHT, verdict="invalid_submission", score=0.0, change=lambda path: os.mkfifo(path), says="regular"),
         *tensors(),
     ]  # fmt: skip
-
-
-def points_1000(nb: dict) -> dict:
-    for cell in nb["cells"]:
-        if "nbgrader" in cell["metadata"]:
-            cell["metadata"]["nbgrader"]["points"] = 1000
-            cell["metadata"]["nbgrader"]["score"] = 1000
-    return nb
 
 
 def tensors() -> list[Case]:
@@ -314,20 +258,16 @@ def tensors() -> list[Case]:
     override = "class Fake(torch.Tensor):\n    @classmethod\n    def __torch_function__(cls, func, types, args=(), kwargs=None): return torch.tensor(True)"
     return [
         case("torch_right", "return 2 * x", 5.0, ("passed", "passed")),
-        case("torch_patched", "return x", 0.0, before="torch.allclose = torch.isclose = lambda *a, **k: torch.tensor(True)\ntorch.Tensor.any = lambda *a: torch.tensor(False)"),
         case("torch_function", "return x.as_subclass(Fake)", 0.0, ("student_error", "student_error"), before=override),
         case("torch_negative_view", "return torch._neg_view(-2 * x)", 5.0, ("passed", "passed")),
-        case("torch_subclass", "return torch.nn.Parameter(2 * x)", 5.0, ("passed", "passed")),
         case("torch_nan", "return x * float('nan')", 0.0),
         case("torch_broadcast", "return (2 * x)[None]", 0.0, says="shape"),
         case("torch_dtype", "return (2 * x).double()", 0.0, says="float64"),
         case("torch_list", "return (2 * x).tolist()", 0.0, says="type list"),
         case("torch_sparse", "return (2 * x).to_sparse()", 0.0, ("student_error", "student_error")),
-        case("torch_meta", "return (2 * x).to('meta')", 0.0, ("student_error", "student_error")),
         # What the task forbids: an operation by any of its names, a function that its source names or does not name, a name.
         case("forbidden_operation", "torch.ops.aten.native_layer_norm(x, (3,), None, None, 1e-5)\n    return 2 * x", 0.0, ("student_error", "student_error"), says="without PyTorch's native_layer_norm"),
         case("forbidden_by_name", "return 2 * copy.deepcopy(x)", 0.0, ("forbidden", "forbidden"), before="import copy", says="without copy.deepcopy (line 4"),
         case("forbidden_unnamed", "return 2 * vars(copy)['deep' + 'copy'](x)", 0.0, ("student_error", "student_error"), before="import copy", says="without copy.deepcopy"),
         case("forbidden_word", "return torch.compile(lambda x: 2 * x)(x)", 0.0, ("forbidden", "forbidden"), says="without compile (line 4"),
-        case("torch_complex", "return (2 * x).to(torch.complex64)", 0.0, ("student_error", "student_error")),
     ]  # fmt: skip

@@ -19,7 +19,7 @@ from course.grade.sandbox.processes import pids, uid_of
 from course.grade.sandbox.sandbox import UIDS
 
 HERE = Path(__file__).parent
-ALWAYS = ("correct", "stripped", "torch_right")  # what another one reads, and what each run says
+ALWAYS = ("correct", "torch_right")  # what another one reads, and no folder is empty
 BACKENDS = {
     "bubblewrap": why_no_bubblewrap,
     "container": why_no_container,
@@ -99,7 +99,9 @@ def host(request, tmp_path_factory):
         if host.backend in case.backends and case.name in {*chosen, *ALWAYS}:
             host.submit(case)
     (host.submissions / "06_tensors" / "torch.py").write_text("raise SystemExit('the torch.py beside')")
-    host.said = {name: host.grade(name, host.backend, "--jobs", "2") for name in ("05_small", "06_tensors")}
+    for name in ("05_small", "06_tensors"):
+        done = host.grade(name, host.backend, "--jobs", "2")
+        assert done.returncode == 0, (name, done.stdout, done.stderr)
     yield host
     host.listener.close()
 
@@ -153,14 +155,6 @@ def parent_of(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
-
-
-def test_each_run_says_what_it_did(host):
-    for name, done in host.said.items():
-        assert done.returncode == 0, (name, done.stdout, done.stderr)
-        assert f"graded with {host.backend}" in done.stdout
-    assert "invalid_submission: stripped: it has no cell of this set" in host.said["05_small"].stdout
-    assert "torch.py" in host.said["06_tensors"].stdout, "a file that is no submission is named"
 
 
 def test_a_later_crash_takes_the_earlier_score(host, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -43,27 +42,15 @@ def unpacked(made, tmp_path_factory):
 
 
 def test_gradescopes_zip(made, tmp_path):
-    assert re.fullmatch(r".*a\.zip: \d+ files, \d+ kB", bundle("gradescope", made, tmp_path / "a.zip"))
-    bundle("gradescope", made, tmp_path / "b.zip")
+    for name in ("a.zip", "b.zip"):
+        bundle("gradescope", made, tmp_path / name)
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes(), "the same every time"
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         modes = {entry.filename: entry.external_attr >> 16 for entry in archive.infolist()}
-        setup = archive.read("setup.sh").decode()
     assert modes["run_autograder"] == modes["setup.sh"] == 0o755 and modes["course/cli.py"] == 0o644
     sets = [name for name in modes if name.startswith("exercises/")]
     assert sets == ["exercises/04_small/checks.py", "exercises/04_small/exercise.py"]
     assert not [name for name in modes if "__pycache__" in name or name.startswith(("tests/", "notebooks/"))]
-    assert "--index-url https://download.pytorch.org/whl/cpu torch==" in setup, "not the wheels for CUDA"
-    assert subprocess.run(["bash", "-n"], input=setup, text=True).returncode == 0
-
-
-def test_prairielearns_question(unpacked):
-    question = unpacked["prairielearn"] / "questions" / "04_small"
-    info = json.loads((question / "info.json").read_text())
-    assert info["gradingMethod"] == "External" and (question / "question.html").exists()
-    assert info["externalGradingOptions"]["entrypoint"] == "/grade/tests/run.sh"
-    assert (question / "tests" / "run.sh").read_text().startswith("#!")
-    assert (unpacked["prairielearn"] / "image" / "setup.sh").exists()
 
 
 def graded(unpacked, system: str, place) -> dict:
@@ -110,7 +97,6 @@ def test_which_notebook_and_whose(made, notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_STATION", str(tmp_path))
     folder, place = tmp_path / "student", station.PLACES["prairielearn"]
     assert station.submission(folder, made).problem == "no notebook was handed in"
-    assert station.who("prairielearn", place, station.submission(folder, made), made) == "unknown"
     write(folder / "deep" / "my work.ipynb", notebook, made.solutions, "ann")
     found = station.submission(folder, made)
     assert found.path.name == "my work.ipynb" and not found.problem

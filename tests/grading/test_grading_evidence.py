@@ -10,8 +10,6 @@ from course.grade.score.local import said_of
 
 RIGHT = {
     "where": "length = h.norm()\n    return torch.where(length > limit, h * (limit / length.clamp(min=limit)), h), length",
-    "minimum": "length = torch.linalg.vector_norm(h)\n    return h * torch.minimum(limit / length.clamp(min=1e-30), torch.ones(())), length",
-    "sum of squares": "length = h.pow(2).sum().add(1e-30).sqrt()\n    return h / torch.clamp(length / limit, min=1.0), length",
     "a number as a tensor": "length = h.norm()\n    return h * (limit / torch.maximum(length, torch.tensor(limit))), length",
 }
 

@@ -5,7 +5,6 @@ import functools
 import json
 import math
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from course.exercises import sets as exercises
 from course.exercises.checks import difference
 from course.grade.sandbox import protocol
-from course.grade.score import local
 from course.grade.score.judge import finite
 from course.grade.submission import Invalid, cells_of, texts_of
 
@@ -200,11 +198,3 @@ def test_malformed_notebooks(seed):
         assert sorted([*texts, *problems]) == ["05-1", "05-2", "05-3", "05-4", "student"]
         assert all(isinstance(text, str) and text.encode() is not None for text in texts.values())
         assert all("\n" not in problem and len(problem) < 200 for problem in problems.values())
-
-
-def test_a_task_may_say_that_it_changes_its_arguments():
-    made, (check, *_) = small(), small().checks
-    after = [([2, 4],)], [([1, 2],)]
-    said = [local.damaged(made, check, [([1, 2],)], now, "ann") for now in after]
-    assert "changes its argument `xs` in place" in said[0] and said[1] == ""
-    assert local.damaged(made, replace(check, in_place=True), [([1, 2],)], after[0], "ann") == ""

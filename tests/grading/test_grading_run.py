@@ -11,10 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-import venv
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from cases import CHANNEL, RIGHT, notebook
@@ -204,28 +202,6 @@ def exercise_number(student: str) -> int:
     return variant("05-2", student, n=[3, 5, 7, 11, 13])["n"]
 
 
-@sandboxed
-def test_a_real_exercise(tmp_path):
-    """Chapter 04's own: the reference gets every point, what is handed out none, a wrong solution its name."""
-    made = exercises.load("04")
-    wrong = made.wrong[0]
-    handed_in = {
-        "right": made.solutions,
-        "stub": made.stubs,
-        "wrong": made.solutions | {wrong.task: wrong.solution(made.solutions[wrong.task])},
-    }
-    for name, solutions in handed_in.items():
-        text = json.dumps(notebook(solutions, dict.fromkeys(made.manual, "because")))
-        (tmp_path / f"{name}.ipynb").write_text(text)
-    found, _ = collect(tmp_path)
-    options = Options("bubblewrap", seconds=60)
-    results = {one["student"]: one for one in run.run(made, found, tmp_path / "results", options, jobs=2)}
-    due = sum(check.points for check in made.checks)
-    assert results["right"]["score"] == due and results["stub"]["score"] < due / 2
-    failed = [one for one in results["wrong"]["tasks"][wrong.task]["checks"] if one["verdict"] == "failed"]
-    assert failed and all(wrong.says in check["message"] for check in failed)
-
-
 def test_a_judge_that_cannot_read_a_result_says_so_and_its_own_fault_is_raised():
     reads = Check("05-1", "x", 1, "f", judge=lambda got, expected: "" if got["a"] > 0 else "no")
     assert judged(reads, [{"a": 1}], [{"a": 2}], [()]) == ""
@@ -283,15 +259,6 @@ def test_a_disk_that_another_box_fills_is_not_held_against_this_one(monkeypatch)
             box.watch(time.monotonic() + 60)
     finally:
         box.close()
-
-
-def test_a_sandbox_that_does_not_start_leaves_nothing():
-    boxes = Boxes(Options("trusted", ahead=False), ["no_such_module"], None)
-    home = boxes.spare.home
-    assert home.exists()
-    with pytest.raises(SandboxError, match=r"did not start: .*no_such_module"):
-        boxes.ready()
-    assert not home.exists()
 
 
 LIMITS = (
@@ -367,8 +334,6 @@ def test_a_strangers_names_reach_no_terminal(course, capfd, monkeypatch):
     [
         ([], ["run"], "no submissions in"),
         (["ann"], ["regrade", "--student", "bob"], "no submission of bob"),
-        (["ann"], ["run", "--jobs", "0"], "above zero"),
-        (["ann"], ["run", "--pattern", "("], "no regular expression"),
         (["ann"], ["run", "--pattern", "x"], "needs a group"),
     ],
 )
@@ -427,27 +392,6 @@ def test_a_sandbox_is_a_fork_of_the_template_and_ends_with_the_grader():
     wait_for(lambda: not [pid for pid in there if uid_of(pid) is not None])
     these.close()
     template.close()
-
-
-@sandboxed
-def test_without_a_template_each_sandbox_imports_for_itself(course, monkeypatch):
-    refusing = Mock(side_effect=SandboxError("this kernel lets nobody enter"))
-    monkeypatch.setattr(Template, "start", refusing)
-    course.hand_in("ann")
-    assert course.grade() == 0 and refusing.called
-    assert course.result("ann")["score"] == 14.0
-
-
-@sandboxed
-def test_a_sandbox_has_python_where_venv_holds_a_copy_of_the_program(tmp_path):
-    venv.create(tmp_path / ".venv", symlinks=False)  # as course/machine/setup_env.py makes it
-    script = (
-        "import subprocess; from course.grade.sandbox.sandbox import PYTHON, UIDS, bubblewrap\n"
-        "raise SystemExit(subprocess.run([*bubblewrap(UIDS[0], 2), *PYTHON, '-c', 'print(6 * 7)']).returncode)"
-    )
-    words = [tmp_path / ".venv/bin/python", "-c", script]
-    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert done.stdout == "42\n", done.stderr
 
 
 @sandboxed
@@ -617,14 +561,13 @@ TALKS = f"{CHANNEL}\nfor _ in range(60):\n    frame({{'kind': 'at', 'id': 1, 'ta
 @pytest.mark.parametrize(
     ("code", "error", "says"),
     [
-        (f"{FORKS}time.sleep(9)\n", Ended, "GiB of memory"),
         (FORKS + TALKS, Ended, "GiB of memory"),
         (HOLDS_NONE, SandboxError, "shared memory"),
     ],
-    ids=["silent", "talkative", "no_process_holds"],
+    ids=["talkative", "no_process_holds"],
 )
 def test_memory_of_a_box_is_watched(monkeypatch, code, error, says):
-    """Of all processes together: each stays below its own limit. One that sends a frame now and then is watched, too."""
+    """Of all processes together: each stays below its own limit. And of one that sends a frame now and then."""
     monkeypatch.setattr(boxes, "MEMORY", 200 << 20)
     with started("forked") as box, pytest.raises(error, match=says):
         asked(box, f"{code}x = 1")

@@ -61,10 +61,6 @@ def test_a_set_is_whole(name):
         "in one task the student writes the check"
     )
     assert len({check.name for check in made.checks}) == len(made.checks), "two checks have one name"
-    text = "\n".join(cell.source for cell in made.cells if cell.kind in ("text", "manual"))
-    for id in set(ids) - set(made.manual):
-        part = text[text.index(f"## {id} ") :].split("\n## ")[0]
-        assert 1 <= part.count("<details><summary>Hint") <= 4, f"{id} has no hints, or too many"
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -173,7 +169,6 @@ def test_whoever_uses_what_is_forbidden_gets_no_point(name, task, entry):
         ("import torch\ndef f(n): return getattr(__import__('torch'), 'ones')(n)", "torch in f", "line 2"),
         ("from a.b import c as d", "a.b.c", "line 1"),
         ("def c(): return b.c()", "a.b.c", ""),  # a function of one's own may have the name: running it tells
-        ("def c(x, name=''): return name", "a.b.c", ""),  # and then no text of the cell is taken for it
         ("def f(x): return x.split('::')", "aten::c", ""),
         ("def f(:", "loop", ""),
     ],
