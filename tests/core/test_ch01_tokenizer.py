@@ -5,7 +5,7 @@ import os
 import pickle
 import random
 import time
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from course.paths import SOURCES
 from nanogpt import tokenizer as module
-from nanogpt.tokenizer import EOT, BPETokenizer, count_chunks, learn_merges
+from nanogpt.tokenizer import EOT, BPETokenizer, count_chunks, learn_merges, merge_chunk, replace
 
 # Text as people write it, text as machines mangle it: any code point but surrogates, emoji with joiners,
 # white space of all kinds, control characters, apostrophe endings, the special token's name.
@@ -125,6 +125,19 @@ def test_impossible_sizes_are_refused_and_the_largest_possible_one_is_not():
     largest = BPETokenizer.train("abab b", 260)
     assert largest.vocab[256:] == [b"ab", b" b", b"abab"]
     assert (largest.vocab_size, largest.eot) == (260, 259)
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.binary(max_size=60))
+def test_ranks_say_what_the_list_of_merges_says(trained, chunk):
+    """Lowest rank first, on any bytes, is the same as all merges in the order learned."""
+    ids, vocab = list(chunk), trained.vocab
+    for new in range(256, len(vocab)):
+        pairs = {(a, b) for a, b in pairwise(ids) if vocab[a] + vocab[b] == vocab[new]}
+        assert len(pairs) <= 1
+        for pair in pairs:
+            ids = replace(ids, pair, new)
+    assert merge_chunk(chunk, trained.ranks) == ids
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------

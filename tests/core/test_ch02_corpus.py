@@ -104,6 +104,56 @@ def test_choices_read_from_the_text_alone_give_the_stated_probability():
         assert answers == [story.text[start:end] for start, end in story.answers]
 
 
+def word_sets(template: str) -> list[set[str]]:
+    """For each word of a template all the words that can stand there; ends within a fact of several words."""
+    for symbol in ("where", "Where"):
+        template = template.replace("{" + symbol + "}", rules()[symbol][0])
+    sets = []
+    for word in template.split(" "):
+        before, inside, after = re.fullmatch(r"([^{]*)(?:\{(.*)\})?([^}]*)", word).groups()
+        options = words_for(inside) if inside else [""]
+        sets.append({before + option.split(" ")[0] + ("" if " " in option else after) for option in options})
+        if any(" " in option for option in options):
+            break
+    return sets
+
+
+def words_for(inside: str) -> list[str]:
+    if inside in rules():
+        return rules()[inside]
+    pools = dict(re.findall(r"\{(\w):(\w+)\}", str(rules())))
+    if inside[0] not in pools or any(sign in inside for sign in "?+-"):
+        return NUMBERS
+    pool = forms(pools[inside[0]])
+    return list(pool.values() if inside.endswith(".did") else pool)
+
+
+def tell_apart(symbol: str, other: str, first: str, second: str) -> None:
+    apart = any(not one & two for one, two in zip(word_sets(first), word_sets(second)))
+    assert apart, f"two readings: {symbol} {first!r} or {other} {second!r}"
+
+
+def test_no_alternative_can_be_mistaken_for_another_nor_for_its_beginning():
+    """So the choices follow from the text for all stories, not only for sampled ones.
+
+    A reader who goes from left to right knows each alternative by its words, and then where it ends.
+    """
+    for symbol in set(rules()) - {"story"}:
+        for first, second in itertools.combinations(rules()[symbol], 2):
+            tell_apart(symbol, symbol, first, second)
+    plots = [re.findall(r"\w+", plot) for plot in rules()["story"]]
+    for one, two in itertools.combinations(plots, 2):
+        differ = next((x, y) for x, y in zip(one, two) if x != y)  # the first sentences that do
+        for first, second in itertools.product(*map(rules().get, differ)):
+            tell_apart(*differ, first, second)
+
+
+def test_pools_are_prefix_free():
+    for pool in set(re.findall(r"\{\w:(\w+)\}", str(rules()))):
+        words = list(forms(pool))
+        assert not any(a != b and b.startswith(a) for a in words for b in words), pool
+
+
 def test_no_story_begins_another_so_that_its_end_costs_nothing():
     texts = sorted(story.text for story in SAMPLE)
     assert not any(after.startswith(before) for before, after in itertools.pairwise(texts))
@@ -126,6 +176,17 @@ def test_the_entropy_is_the_mean_of_minus_logprob():
 
 def test_the_entropy_is_this_number():
     assert f"{entropy():.6f}" == "49.918196"  # nats a story
+
+
+def test_no_story_draws_twice_from_a_pool_but_the_numbers():
+    """Two girls of one story could have one name: the entropy would still be right, the story would not."""
+    for _, pools in plot_expressions():
+        assert len(set(pools.values())) == len(pools) - 1, pools
+        assert pools["n"] == pools["m"] == "number", "both owners draw from it, and may have equally many"
+    for symbol, lines in rules().items():
+        for line in lines:
+            pools_here = [pool for pool in re.findall(r"\{\w:(\w+)\}", line) if pool != "number"]
+            assert len(set(pools_here)) == len(pools_here), (symbol, line)
 
 
 def test_the_package_reads_the_choices_that_were_made_where_they_were_made():

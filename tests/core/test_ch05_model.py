@@ -150,6 +150,16 @@ def test_without_a_generator_the_global_seed_decides():
     assert torch.equal(models[0].lm_head.weight, models[1].lm_head.weight)
 
 
+@pytest.mark.parametrize("n_embd, vocab_size", [(64, 1024), (128, 5000), (384, 2000)])
+def test_first_loss_is_ln_v_plus_half_the_logits_variance(n_embd, vocab_size):
+    config = GPTConfig(block_size=64, vocab_size=vocab_size, n_layer=2, n_head=4, n_embd=n_embd)
+    with torch.no_grad():
+        logits, loss = make(config)(*batch(config, B=32, T=64))
+    variance = 0.02**2 * n_embd
+    assert abs(loss.item() - math.log(vocab_size) - variance / 2) < 0.05
+    assert abs(logits.std().item() / math.sqrt(variance) - 1) < 0.1
+
+
 # Laws
 
 
@@ -233,6 +243,12 @@ def test_dropout_hits_the_embedding_and_the_mlps_output_in_training_only():
     for dropped in (seen[0], out):
         assert 0.4 < dropped.eq(0).float().mean() < 0.6
     assert torch.equal(model.eval()(x)[0], make()(x)[0])
+
+
+def test_it_compiles_as_one_graph():
+    model, (x, y) = make(), batch()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, y)[1], model(x, y)[1])
 
 
 def test_the_forward_pass_never_asks_a_device_for_a_value():

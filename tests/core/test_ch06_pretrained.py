@@ -140,6 +140,20 @@ def test_ours_to_transformers_without_a_warning(transformers, tmp_path, hf, capl
     compare(ours, theirs, some_ids(hf), 32)
 
 
+@pytest.mark.slow
+def test_parity_at_gpt2_small(transformers, tmp_path):
+    """Both directions, in float32."""
+    theirs = hf_model(transformers, dict(zip(KEYS, (12, 12, 768, 1024, 50257))))
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = from_hf(tmp_path / "theirs")
+    assert sum(p.numel() for p in ours.parameters()) == 124_439_808
+    ids = torch.randint(50257, (1, 128), generator=torch.Generator().manual_seed(0))
+    compare(ours, theirs, ids, 64)
+    to_hf(ours, tmp_path / "ours")
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "ours").state_dict()
+    assert all(torch.equal(t, again[name]) for name, t in theirs.state_dict().items())
+
+
 # Files as they come
 
 

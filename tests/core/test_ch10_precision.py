@@ -6,8 +6,9 @@ import pytest
 import torch
 from small_model import new_model, one_batch
 
-from nanogpt.labs.drills.formats import FORMATS, Format, emulation, round_to, to_tf32
-from nanogpt.labs.roofline.clock import best_precision
+from nanogpt.labs.drills.formats import FORMATS, Format, emulation, round_to, spacing, to_tf32
+from nanogpt.labs.roofline import clock
+from nanogpt.labs.roofline.clock import best_precision, speedup
 from nanogpt.precision import PRECISIONS, autocast, why_not
 
 CPU = torch.device("cpu")
@@ -16,6 +17,8 @@ SMALL = {  # each format, and PyTorch's type; e5m2: Micikevicius et al. 2022, ta
     "bfloat16": (FORMATS["bfloat16"], torch.bfloat16),
     "e5m2": (Format("e5m2", 5, 2), torch.float8_e5m2),
 }
+
+EVERY_FORMAT = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS.keys())
 
 
 def every_pattern(step):
@@ -47,10 +50,29 @@ def test_rounding_to_float32_changes_no_float32_and_rounds_a_float64_once():
     assert round_to(y, FORMATS["float16"])[1] == 1 + 2.0**-10  # by way of float32 it would be a tie, and 1
 
 
+@EVERY_FORMAT
+def test_rounding_is_idempotent_odd_monotone_and_errs_by_half_a_step(form):
+    x = every_pattern(1_000_003).sort().values
+    y = round_to(x, form)
+    assert torch.equal(round_to(y, form), y) and torch.equal(round_to(-x, form), -y)
+    assert (y.diff()[y.diff().isfinite()] >= 0).all()
+    inside = x.abs() <= form.max
+    assert ((y - x).double().abs() <= spacing(x, form) / 2)[inside].all()
+
+
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS.keys())
 def test_nan_stays_nan_infinity_stays_infinite_and_zero_keeps_its_sign(form):
     y = round_to(torch.tensor([math.nan, math.inf, -math.inf, -0.0]), form)
     assert y[0].isnan() and y[1:3].tolist() == [math.inf, -math.inf] and y[3].signbit() and y[3] == 0
+
+
+def test_tf32_trick_is_the_definition():
+    x = every_pattern(65_521)
+    assert torch.equal(to_tf32(x), round_to(x, FORMATS["tf32"]))
+    nans = torch.tensor([0x7F800001, 0x7FC00000, 0x7FFFFFFF, -1, -0x7FFFFF], dtype=torch.int32)
+    assert to_tf32(nans.view(torch.float32)).isnan().all()
+    with pytest.raises(TypeError):  # whose bits lie otherwise
+        to_tf32(x.double())
 
 
 # Emulated hardware
@@ -143,3 +165,14 @@ def test_each_precision_on_a_gpu_errs_as_its_format_says(precision):
         product = (a.to(device) @ b.to(device)).double().cpu()
     error = ((product - exact).norm() / exact.norm()).item()
     assert 0.1 < error / (FORMATS[name].eps / 2) < (10 if name == "float32" else 3)  # its sums round, too
+
+
+@pytest.mark.parametrize("factor, best", [(4.0, "bf16"), (0.25, "float32")])
+def test_a_cpu_that_emulates_bfloat16_trains_in_float32(monkeypatch, factor, best):
+    rates = {"float32": 100.0, "bfloat16": 100.0 * factor}
+    monkeypatch.setattr(clock, "matmul_flops", lambda device, name, n, repeats: rates[name])
+    speedup.cache_clear()
+    try:
+        assert speedup("bf16", CPU) == factor and best_precision(CPU) == best
+    finally:
+        speedup.cache_clear()

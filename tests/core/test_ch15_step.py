@@ -23,6 +23,18 @@ def test_a_scaler_multiplies_the_gradient_and_not_the_loss_that_is_returned():
             accumulate_gradients(plain, batches, precision)
 
 
+def test_tf32_is_on_for_each_micro_batch_and_the_setting_is_left_as_found(monkeypatch):
+    monkeypatch.setattr("nanogpt.precision.why_not", lambda precision, device: None)
+    model, seen, setting = new_model(), [], torch.get_float32_matmul_precision
+    layer = model.transformer.h[0].mlp.c_fc
+    layer.register_forward_hook(lambda *_: seen.append(("forward", setting())))
+    layer.weight.register_hook(lambda grad: seen.append(("backward", setting())))
+    found = setting()
+    accumulate_gradients(model, [one_batch(), one_batch(seed=1)], "tf32")
+    assert seen == [("forward", "high"), ("backward", "high")] * 2
+    assert setting() == found
+
+
 def test_clipping_follows_unscaling():
     plain = updated([one_batch()], clip=0.01)[1]
     scaled = updated([one_batch()], clip=0.01, scaler=LossScaler(scale=2.0**10))[1]

@@ -127,6 +127,14 @@ def test_killed_at_any_moment_of_its_writing_it_is_whole_or_not_there(half, tmp_
     assert set(outcomes[first:]) == {"step_000008"}, f"then not the new: {outcomes}"
 
 
+def test_the_last_ones_and_those_named_are_kept(half, tmp_path):
+    for step in range(1, 8):
+        shutil.copytree(half / "step_000004", tmp_path / f"step_{step:06d}")
+    checkpoint.prune(tmp_path, keep=2, step=7, also={3, None})
+    assert [int(path.name[5:]) for path in checkpoint.checkpoints(tmp_path)] == [3, 6, 7]
+    assert not list(tmp_path.glob(".*")), "what was deleted is left under another name"
+
+
 def test_a_nest_of_tensors_comes_back_as_it_was():
     ones = torch.ones(2, dtype=torch.bfloat16)
     nest = {"a": [torch.arange(3), {"0": ones, "b": None}], "c": 1.5, "d": True}

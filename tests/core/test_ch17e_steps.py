@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 from small_run import before_steps, lines, losses, write_config
+from written_run import a_run
 
 from nanogpt import checkpoint, trainer
 from nanogpt.cli import main
+from nanogpt.config import keys
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.labs.long_run import spikes
+from nanogpt.metrics import step_line
 from nanogpt.precision import LossScaler
 from nanogpt.shards import read_shard
 
@@ -111,6 +115,13 @@ def test_a_spike_is_skipped_only_if_asked_and_its_batch_kept(config, tmp_path, m
     assert run.updates == 11 and (run.folder / "skipped/step_000010.bin").exists(), "its batch is not kept"
 
 
+def test_the_step_line_is_llmc_s():
+    line = a_run(3)[2] | {"loss": 4.25, "loss_z": 0.5, "norm": 1.5, "norm_z": -2.0, "lr": 6e-4}
+    assert step_line(line, 600) == (
+        "step     3/600 | loss 4.250000 (+0.50z) | norm 1.5000 (-2.00z) | lr 6.00e-04 | 12.50 ms | 31.2% MFU | 40960 tok/s"
+    )
+
+
 # The command
 
 
@@ -144,3 +155,10 @@ def test_overfit_learns_one_batch_by_heart(tmp_path, capsys):
     assert main(["train", "overfit", *mine, "run.device=cpu"]) == 0
     told = losses(tmp_path)
     assert len(told) == 200 and told[0] > 5 and told[-1] < 0.05, f"the last loss is {told[-1]}"
+
+
+def test_help_lists_every_key_with_its_meaning(capsys):
+    assert main(["train", "--help"]) == 0
+    said = capsys.readouterr().out
+    mute = [key for key in keys() if not re.search(rf"^  {re.escape(key)}=.*  \S", said, re.M)]
+    assert not mute, f"keys that are not there, or have no meaning: {', '.join(mute)}"

@@ -2,7 +2,9 @@ import json
 import math
 import re
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -147,6 +149,21 @@ def test_tensorboard_gets_the_same_numbers_once_each_where_a_run_goes_on_too(con
     board.Reload()
     assert [event.step for event in board.Scalars("loss")] == list(range(1, 13))
     assert np.allclose([event.value for event in board.Scalars("loss")], losses(run.folder), rtol=1e-6)
+
+
+def test_wandb_gets_the_same_numbers_and_a_run_stays_one_run(config, monkeypatch, tmp_path):
+    sent = {}
+    page = SimpleNamespace(log=lambda line, step: sent.update({step: line["loss"]}))
+    fake = SimpleNamespace(init=lambda **options: sent.update(options) or page)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    run = trainer.train_config(config(run_wandb=True))
+    assert [sent[step] for step in range(1, 13)] == losses(run.folder), "other losses are sent"
+    assert sent["name"] == "run" and sent["resume"] == "allow", "a resumed run would be a new one"
+    first = sent["id"]
+    trainer.train_config(config(run_wandb=True))
+    assert sent["id"] == first, "a resumed run is another one"
+    trainer.train_config(config(run_wandb=True, run_dir=str(tmp_path / "b/run")))
+    assert sent["id"] != first and sent["name"] == "run", "two folders of one name are one run"
 
 
 @pytest.mark.parametrize("steps, rises", [(12, False), (24, True)])

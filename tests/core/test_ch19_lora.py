@@ -20,8 +20,9 @@ from nanogpt.labs.tuning.lora import (
     lora_parameters,
     merge,
     save_adapter,
+    weight_update,
 )
-from nanogpt.sampling import load
+from nanogpt.sampling import generate, load
 from nanogpt.tokenizer import BPETokenizer
 from nanogpt.training import make_optimizer, train_step
 from nanogpt.weights import save_model
@@ -66,6 +67,14 @@ def test_only_adapters_get_gradients_and_the_rest_stays_to_the_bit():
     assert moved == set(lora_parameters(model)) != set()
     assert {name for name, p in model.named_parameters() if p.grad is not None} == moved
     assert model.lm_head.weight is model.transformer.wte.weight
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_an_update_has_the_rank_that_was_asked_for(rank):
+    for name, layer in linear_layers(adapted(rank)).items():
+        values = torch.linalg.svdvals(weight_update(layer).double())
+        assert values[rank - 1] > 1e-6, f"{name}: the update has a smaller rank"
+        assert values[rank:].max() < 1e-6 * values[0], f"{name}: the update has a larger rank"
 
 
 def test_the_update_is_alpha_over_rank_times_b_a():
@@ -199,6 +208,27 @@ def test_what_cannot_be_is_said_and_leaves_the_model_alone(options, word):
     with pytest.raises(ValueError, match=word):
         add_lora(model, **options)
     assert not lora_parameters(model) and all(p.requires_grad for p in model.parameters())
+
+
+def test_sampling_with_a_cache_equals_without():
+    model, text = adapted().eval(), one_batch(B=1, T=8)[0]
+    tokens = text[0].tolist()
+    cached = list(generate(model, tokens, max_new_tokens=8, temperature=0.0))
+    plain = tokens[:]
+    with torch.no_grad():
+        for _ in range(8):
+            plain.append(model(torch.tensor([plain]))[0][0, -1].argmax().item())
+    assert cached == plain[8:]
+
+
+def test_it_compiles_as_one_graph_and_follows_autocast():
+    torch._dynamo.reset()
+    model, (x, y) = adapted(), one_batch()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, y)[1], model(x, y)[1])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(x, y)[1]
+    torch.testing.assert_close(loss, model(x, y)[1], atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-masters"])

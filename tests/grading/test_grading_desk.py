@@ -87,6 +87,12 @@ def test_marks_that_cannot_be_are_told_with_their_line(folder, text, says):
         read_results(folder, "04_small")
 
 
+def test_marks_are_read_as_a_german_excel_saves_them(folder):
+    text = HEAD.replace(",", ";") + "ann;04-4;1.5;schön, sehr\r\n"
+    (folder / "04_small" / "marks.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert by(read_results(folder, "04_small"), "ann")["score"] == 11.5
+
+
 def test_marks_grow_and_survive_grading_again(folder):
     assert "3 answers wait" in write_marks(folder, "04_small")
     path = folder / "04_small" / "marks.csv"

@@ -18,7 +18,7 @@ from small_set import small_set
 from course.cli import main
 from course.grade.results.results import read_results
 from course.grade.systems import export
-from course.grade.systems.merge import CANVAS, merge, records
+from course.grade.systems.merge import CANVAS, MOODLE, merge, records
 from course.paths import CourseError
 
 GOLDEN = Path(__file__).parents[1] / "grading_export"
@@ -132,6 +132,16 @@ def test_what_does_not_fit_is_refused(text, says):
     with pytest.raises(CourseError) as error:
         merge(data, CANVAS, "04_small", {"ann": 10.0, "=bob,jr": 5.0}, 12.0)
     assert says in str(error.value)
+
+
+GERMAN = "Teilnehmer/in;Name;Bewertung;Beste Bewertung\r\nTeilnehmer/in 101;Ann;;12,00\r\n"
+
+
+def test_moodle_in_another_language():
+    with pytest.raises(CourseError, match="no row of the CSV names a student"):
+        merge(GERMAN.encode(), MOODLE, "04_small", {"101": 7.5}, 12.0, column="Bewertung")
+    data, _ = merge(GERMAN.encode(), MOODLE, "04_small", {"101": 7.5}, 12.0, "Bewertung", "Teilnehmer/in")
+    assert data.decode() == GERMAN.replace("Ann;;", "Ann;7.5;")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -392,6 +393,18 @@ def test_a_sandbox_is_a_fork_of_the_template_and_ends_with_the_grader():
     wait_for(lambda: not [pid for pid in there if uid_of(pid) is not None])
     these.close()
     template.close()
+
+
+@sandboxed
+def test_a_sandbox_has_python_where_venv_holds_a_copy_of_the_program(tmp_path):
+    venv.create(tmp_path / ".venv", symlinks=False)  # as course/machine/setup_env.py makes it
+    script = (
+        "import subprocess; from course.grade.sandbox.sandbox import PYTHON, UIDS, bubblewrap\n"
+        "raise SystemExit(subprocess.run([*bubblewrap(UIDS[0], 2), *PYTHON, '-c', 'print(6 * 7)']).returncode)"
+    )
+    words = [tmp_path / ".venv/bin/python", "-c", script]
+    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.stdout == "42\n", done.stderr
 
 
 @sandboxed

@@ -9,7 +9,7 @@ import torch
 
 from course.cli import main
 from course.exercises.release import KEPT_BACK, release_paper, write_key
-from course.exercises.sets import PAPERS, RELEASED, SOLUTION, paper
+from course.exercises.sets import EXERCISES, PAPERS, RELEASED, SOLUTION, paper
 from course.paths import CourseError
 from nanogpt.labs.parallel.zero import state_bytes
 from nanogpt.model import SIZES, GPTConfig, attention_weights, num_params
@@ -127,6 +127,18 @@ def test_the_final_has_ten_questions_of_six_points():
     assert {sum(map(int, POINTS.findall(key(number)))) for number in QUESTIONS} == {6}
 
 
+def test_the_points_of_the_project_add_up():
+    project = paper("project")
+    tables = project.split("\n## ")
+    milestones, automatic, by_hand = (
+        next(part for part in tables if part.startswith(name))
+        for name in ("Milestones", "What is graded by a command", "What a person grades")
+    )
+    assert sum(map(int, re.findall(r"\| (\d+) \|$", milestones, re.M))) == 100
+    assert sum(map(int, re.findall(r"^\| (\d+) \|", automatic, re.M))) == 30 and "30 points" in automatic
+    assert sum(map(int, re.findall(r"^\| (\d+) \|", by_hand, re.M))) == 70 and "70 points" in by_hand
+
+
 def test_no_answer_is_handed_out_and_the_key_is_kept_back(tmp_path, capsys):
     assert main(["exercises", "release", *PAPERS, "--to", str(tmp_path)]) == 0
     assert main(["exercises", "key", "final", "--to", str(tmp_path / "keys")]) == 0
@@ -148,3 +160,26 @@ def test_an_answer_without_an_end_is_not_handed_out(tmp_path, monkeypatch):
     with pytest.raises(CourseError, match="not handed out"):
         release_paper("final", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_numbers_of_the_board_plans_are_right():
+    """Those that are computed in a line; the others are counted on the board itself."""
+    guide = (EXERCISES / "README.md").read_text("utf-8")
+    softmax = lambda logits: [math.exp(x) / sum(map(math.exp, logits)) for x in logits]  # noqa: E731
+    small, tokens = SIZES["gpt2"], 8 * 1024
+    weights, logits = 4 * num_params(small), 4 * tokens * 50_257
+    mib = [n / 2**20 for n in (weights, weights, 2 * weights, 4 * 12 * 16 * tokens * 768, logits)]
+    due = [
+        f"{2 * math.log(2) / 3:.3f}",
+        f"{num_params(small):,}",
+        ", ".join(f"{p:.2f}" for p in softmax([2, 1, 0])),
+        ", ".join(f"{p:.2f}" for p in softmax([4, 2, 0])),
+        f"sum {1 + math.exp(-2):.3f}",
+        f"sum {1 + math.exp(-2) + math.exp(-1):.3f}",
+        f"{2.0 / 4 / math.log(2):.2f} and {1.2 / 2 / math.log(2):.2f} bits per",
+        f"{2 * 8 * 768:,} numbers of {768 * 768:,}, or {200 * 8 / 768:.1f}%",
+        ", ".join(f"{sum(state_bytes(1, 4, stage)):g}" for stage in range(3)),
+        "weights {:,.0f} MiB, gradients {:,.0f}, moments {:,.0f}, ".format(*mib),
+        "activations of the blocks {:,.0f}, logits {:,.0f}".format(*mib[3:]),
+    ]
+    assert not [text for text in due if text not in guide]

@@ -1,11 +1,13 @@
 """Laws of attention in tiles: equal to the T×T matrix in values and gradients, in memory linear in T."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from nanogpt.labs.kernels.flash import absorb, flash_attention
 from nanogpt.model import attention_weights
@@ -82,6 +84,20 @@ def test_saves_inputs_output_and_logsumexp_and_nothing_else():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.shape) or t, lambda t: t):
         flash_attention(q, k, v, 64)
     assert sorted(saved) == sorted([q.shape] * 4 + [(1, 2, 256, 1)])
+
+
+@pytest.mark.parametrize("block", [256, 64, 50])
+def test_future_tiles_are_skipped_in_both_passes(block):
+    def flops(attention):
+        with FlopCounterMode(display=False) as counter:
+            attention(*qkv(1, 256, 16)).sum().backward()
+        return counter.get_total_flops()
+
+    edges = [*range(0, 256, block), 256]
+    sizes = [b - a for a, b in pairwise(edges)]
+    tiles = sum(a * b for i, a in enumerate(sizes) for b in sizes[: i + 1])
+    assert flops(lambda *z: flash_attention(*z, block)) == 7 * 2 * tiles * 16
+    assert flops(manual) == 6 * 2 * 256**2 * 16
 
 
 def test_no_tensor_grows_with_the_square_of_T():

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from nanogpt.labs.ladder import forecast
 from nanogpt.labs.ladder.forecast import fresh_bytes, predict, predict_ladder, say_predicted
-from nanogpt.labs.ladder.rungs import rungs_up_to, why_not_kept
+from nanogpt.labs.ladder.rungs import RUNGS, rungs_up_to, why_not_kept
 from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.labs.roofline.memory import PAGE, saved_bytes
 from nanogpt.labs.roofline.sheets import PEAKS
@@ -60,6 +60,32 @@ def test_without_a_rung_the_work_is_chapter_09s():
     parts = forecast.work_seconds(config, {"float32"}, 4, 64, slow)
     for part, second in parts.items():
         assert second == pytest.approx(sum(s for (name, _), s in whole.items() if name == part)), part
+
+
+def test_each_rung_changes_the_parts_that_it_claims_to():
+    changes = {
+        "kept memory": {"page faults"},
+        "TF32": {"qkv", "attention", "proj", "mlp", "head"},
+        "bf16": {*forecast.PRODUCTS, "gelu", "cross-entropy"},
+        "compile": {"attention", "residual", "cross-entropy"},
+        "flash": {"attention"},
+        "nice numbers": {"head", "cross-entropy", "embedding", "weight casts"},
+        "fused AdamW": set(),
+    }
+    # what gets slower: more rows; a loss in float32, with casts
+    costs = {"nice numbers": changes["nice numbers"], "bf16": {"cross-entropy"}}
+    slow = Roofline("cuda", {name: 1e3 * rate for name, rate in FLOPS.items()}, 1e9)  # memory decides
+    names = [name for name in RUNGS if name != "fp16"]
+    for name, parts in changes.items():
+        roof, below = ROOF if name == "TF32" else slow, names[names.index(name) - 1]
+        before, after = (
+            predict(GPTConfig(), rungs_up_to(n, ["fp16"]), 4, 512, roof, 1e-6) for n in (below, name)
+        )
+        changed = {part for part in before if after.get(part, 0) != before[part]}
+        assert changed - {"optimizer"} <= parts and changed, name
+        worse = {part for part in changed if after.get(part, 0) > before[part]} - {"optimizer"}
+        assert worse <= costs.get(name, set()), name
+        assert ("optimizer" in changed) == (name in ("nice numbers", "fused AdamW")), name
 
 
 class Operations(TorchDispatchMode):

@@ -234,6 +234,22 @@ def test_a_changed_source_is_noticed(tmp_path, made, stopped, out, kind, when):
     assert made(source, out, chunk=2000) == made(source, tmp_path / "straight", chunk=2000)
 
 
+def test_a_text_among_others_that_grew_goes_to_no_two_splits(tmp_path, made, stopped, out):
+    """Its hash, by which it is sent to a split, is that of all its bytes; so its first chunk is not what it was."""
+    (source := tmp_path / "in").mkdir()
+    (source / "a.txt").write_text("once upon " * 900)
+    (source / "b.txt").write_text("b")
+    how = dict(val=0.5, test=0, chunk=2000)
+    stopped(2, source, out, **how)
+    raw = bytearray((source / "a.txt").read_bytes())
+    was = split_of(hashlib.sha256(raw).digest(), 0.5, 0)
+    while split_of(hashlib.sha256(raw).digest(), 0.5, 0) == was:
+        raw[-4] += 1
+    (source / "a.txt").write_bytes(raw)
+    with pytest.raises(ValueError, match=r"a.txt has changed since"):
+        made(source, out, **how)
+
+
 def test_a_source_that_changes_while_it_is_read_is_refused(made, source, out, monkeypatch):
     def touched(*arguments, **common):
         os.utime(source, ns=(1, 1))

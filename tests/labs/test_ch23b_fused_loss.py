@@ -70,6 +70,16 @@ def test_chunks_of_any_size_give_the_models_loss_and_gradients(T, V, rows, scale
     same(ours, models_loss(targets), head_inputs(T, V, scale=scale), 1e-9 * max(1, scale**2))
 
 
+def test_the_peak_of_chunks_does_not_grow_with_the_rows():
+    def peak(N, rows):
+        inputs, targets = head_inputs(N, 4096, C=8, dtype=torch.float32), torch.randint(4096, (1, N))
+        return peak_memory(lambda: chunked_loss(*inputs, targets, rows).backward(), CPU)
+
+    few, many, whole = peak(64, 32), peak(256, 32), peak(256, 256)
+    assert many < 1.1 * few
+    assert whole > 5 * many
+
+
 def test_under_autocast_the_chunks_stay_in_float32():
     inputs, targets = head_inputs(6, 20, dtype=torch.float32), torch.randint(20, (6,))
     with torch.autocast("cpu", torch.bfloat16):

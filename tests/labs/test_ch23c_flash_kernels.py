@@ -6,6 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from course.figures.triton_here import traced
+from nanogpt.labs.kernels.flash_kernels import flash_backward, flash_kernel
+from nanogpt.labs.kernels.kernels import guarded, interpret
+
 pytest.importorskip("triton", reason="Triton is not installed here: pip install triton (Linux)")
 
 from course.figures.triton_here import watch
@@ -47,6 +51,31 @@ def test_a_view_is_read_in_its_own_order():
         [q, k, v],
         1e-9,
     )
+
+
+def test_between_guards_each_tile_is_loaded_once_and_nothing_else_is_touched():
+    """Heads and a tail that do not fit, between guards of nan."""
+    heads, T, D, block = 2, 20, 16, 16
+    q, k, v = (z.detach() for z in draw(heads, T, D, dtype=torch.float32))
+    memory, out = guarded(torch.zeros_like(q), fill=-7.0)
+    with watch() as seen:
+        inputs = [guarded(z)[1] for z in (q, k, v)]
+        interpret(flash_kernel, (2, heads), *inputs, out, torch.empty(heads, T, 1), T, 0.25, D=D, BLOCK=block)
+    torch.testing.assert_close(out, flash.flash_forward(q, k, v, block)[0], rtol=0, atol=1e-5)
+    assert (memory != -7.0).sum() == q.numel() and not seen.shared
+    assert seen.loaded == q.nbytes + 2 * 4 * D * heads * (block + T)
+
+
+def test_the_compiler_keeps_the_operators_and_sees_the_kernels():
+    shape = 1, 2, 40, 16
+
+    def model(q, k, v):
+        return kernel_attention(2 * q, k, v).sin()
+
+    assert traced(model, *[shape] * 3) == ["aten.mul.Tensor", "nanogpt.flash_forward", "aten.sin"]
+    assert "flash_kernel" in traced(model, *[shape] * 3, inside=True)
+    backward = traced(flash_backward, *[shape] * 5, shape[:-1], inside=True)
+    assert backward[-2:] == ["keys_backward_kernel", "rows_backward_kernel"]
 
 
 @pytest.mark.gpu
