@@ -59,6 +59,13 @@ def test_answers_have_their_kinds_and_cost_the_perfect_reader_nothing_where_comp
     assert seen == {"copied", "computed"}
 
 
+def test_kinds_are_told_by_the_part_of_the_grammar():
+    text = next(story.text for story in TOLD if " had " in story.text)
+    told = perfect_reader(text, TOKENIZER)
+    assert {kind for _, kind in told} <= set(KINDS) and told[-1] == (pytest.approx(0), "the end")
+    assert max(cost for cost, kind in told if kind == "fixed words") < 1e-9
+
+
 def test_the_parts_add_up_to_the_whole_excess():
     config = GPTConfig(block_size=64, vocab_size=TOKENIZER.vocab_size, n_layer=1, n_head=2, n_embd=16)
     model = GPT(config, torch.Generator().manual_seed(0))

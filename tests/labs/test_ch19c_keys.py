@@ -135,7 +135,7 @@ def old(place):
 
 
 def mixture(place, old) -> str:
-    return f"{{{place / 'data'}: 3, {old}: 1}}"
+    return f"{{{old}: 1, {place / 'data'}: 3}}"
 
 
 def mixed(place, old, name: str) -> list[str]:
@@ -144,18 +144,18 @@ def mixed(place, old, name: str) -> list[str]:
 
 
 def streams_of(place, old) -> list[DocumentStream]:
-    return [DocumentStream(open_shards(folder, "train"), 1, T, seed=0) for folder in (place / "data", old)]
+    return [DocumentStream(open_shards(folder, "train"), 1, T, seed=0) for folder in (old, place / "data")]
 
 
 def by_hand(place, old, keys: set[str]) -> list[float]:
     """The losses of a loop outside of the trainer that does what these keys ask for."""
     stream = DocumentStream(open_shards(place / "data", "train"), B, T, seed=0)
     if "mix" in keys:
-        stream = MixedStream(streams_of(place, old), [3, 1], B)
+        stream = MixedStream(streams_of(place, old), [1, 3], B)
     if "answers" in keys:
         marker = BPETokenizer.load(place / "data/tokenizer.json").encode(" had")
         if "mix" in keys:
-            stream.streams[0] = AnswerStream(stream.streams[0], marker)
+            stream.streams[1] = AnswerStream(stream.streams[1], marker)  # of data.dir alone
         else:
             stream = AnswerStream(stream, marker)
     model = adapted(place) if "lora" in keys else load_model(place / "base")
@@ -200,11 +200,11 @@ def test_a_run_that_is_killed_within_a_step_goes_on_bit_for_bit(place, old, monk
 
 def test_a_mixture_has_exactly_its_shares(place, old, capsys):
     run = trainer.build_run(asked(mixed(place, old, "mixed")))
-    assert f"of each 4 rows 3 of {place / 'data'}, 1 of {old}" in capsys.readouterr().out
+    assert f"of each 4 rows 1 of {old}, 3 of {place / 'data'}" in capsys.readouterr().out
     streams = streams_of(place, old)
     theirs = [{tuple(s.next_batch()[0][0].tolist()) for _ in range(B * STEPS)} for s in streams]
     rows = [tuple(row) for _ in range(2 * STEPS) for row in run.stream.next_batch()[0].tolist()]
-    assert [sum(row in known for row in rows) for known in theirs] == [24, 8]
+    assert [sum(row in known for row in rows) for known in theirs] == [8, 24]
 
 
 def test_a_mixture_of_two_vocabularies_is_refused(place, tmp_path, capsys):

@@ -15,6 +15,7 @@ from nanogpt.labs.parallel.zero import (
     PartsOptimizer,
     gathered_rows,
     keep_parts_early,
+    mean_part,
     my_part,
     state_bytes,
 )
@@ -73,6 +74,9 @@ def by_hand(ranks: Ranks) -> dict:
             apart = max((end - w).abs().max().item() for end, w in zip(ends, one.parameters()))
             found[f"stage {stage} in {cuts}"] = apart
     found["complete weights kept by stage 3"] = float(kept)
+    x = torch.arange(10.0).view(5, 2)  # Adam does not see a gradient's scale, so the mean is asked apart
+    mean = my_part(x * (ranks.size - 1) / 2, ranks.rank, ranks.size)  # of 0, x, 2x, ...
+    found["the mean of 5 rows"] = (mean_part(x * ranks.rank) - mean).abs().max().item()
     return found
 
 
