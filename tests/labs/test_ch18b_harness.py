@@ -56,14 +56,3 @@ def test_the_harness_scores_our_model_as_we_do_item_by_item(harness):
     theirs, mine = found["results"]["hellaswag_course"], accuracy(MODEL, ITEMS, TOKENIZER)
     for name in ("acc", "acc_norm", "acc_bytes"):
         assert theirs[f"{name},none"] == pytest.approx(mine[name])
-
-
-def test_rolling_and_what_the_adapter_cannot(harness):
-    from lm_eval.api.instance import Instance
-
-    text = ITEMS[0]["ctx"] * 12  # longer than the context
-    request = Instance(request_type="loglikelihood_rolling", doc={}, arguments=(text,), idx=0)
-    (total,) = for_harness(MODEL, TOKENIZER).loglikelihood_rolling([request])
-    assert -total / len(TOKENIZER.encode(text)) == pytest.approx(6, abs=2)
-    with pytest.raises(NotImplementedError, match="nanogpt sample"):
-        for_harness(MODEL, TOKENIZER).generate_until([])

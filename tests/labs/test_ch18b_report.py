@@ -72,21 +72,12 @@ def test_shards_of_another_tokenizer_are_refused(place, tmp_path):
         run(place, "--checkpoint", str(place / "hf"), *named)  # none is beside these weights
 
 
-def test_answers_and_excess(place, monkeypatch, capsys):
-    monkeypatch.setattr(report, "stories", lambda n, seed: stories(5, seed))
-    run(place, "--tasks", "answers, excess")
-    printed = capsys.readouterr().out
-    assert "counts, computed" in printed and "copied" in printed
-
-
 @pytest.mark.parametrize(
     "option, value, named",
     [
         ("--tasks", "val,helaswag", "helaswag"),
         ("--tokens", "1", "--tokens"),
-        ("--batch", "0", "--batch"),
         ("--data", "nowhere", "nowhere"),
-        ("--precision", "half", "half"),
     ],
 )
 def test_what_cannot_be_is_named(place, option, value, named):

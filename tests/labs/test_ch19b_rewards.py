@@ -4,7 +4,6 @@ import functools
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,8 +103,6 @@ def test_a_stream_asks_every_question_once_an_epoch_in_batches_of_one_length():
     assert [x.tolist() for x, _ in epochs[0]] != [x.tolist() for x, _ in epochs[1]]
     again = rewards.QuestionStream(asked, 4, seed=3)
     assert all(torch.equal(again.next_batch()[0], x) for x, _ in epochs[0])
-    with pytest.raises(ValueError, match="B=21 must be"):
-        rewards.QuestionStream(asked, 21)
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=5, max_size=5), min_size=1, max_size=4))
@@ -143,32 +140,10 @@ def test_the_estimates_average_to_the_exact_gradient(baseline, factor):
     assert (estimate - 2 * exact).abs().max() > noise, "the law could not fail"
 
 
-def test_for_one_question_the_expected_gradient_is_that_of_fine_tuning_times_the_probability():
-    logits = torch.randn(1, 6, generator=gen(1)).requires_grad_()
-    right = logits.softmax(-1)[0, 2]
-    of_reward = torch.autograd.grad(right, logits)[0]
-    of_label = -torch.autograd.grad(F.cross_entropy(logits, torch.tensor([2])), logits)[0]
-    torch.testing.assert_close(of_reward, right.detach() * of_label)
-
-
 def test_no_gradient_goes_through_the_advantages():
     log_probs = torch.randn(2, 5, generator=gen()).log_softmax(-1)
     advantages = torch.ones(2, 3, requires_grad=True)
     assert not rewards.policy_loss(log_probs, torch.zeros(2, 3, dtype=torch.int64), advantages).requires_grad
-
-
-def rewarded(seed: int) -> rewards.Rewarded:
-    policy = rewards.Rewarded(new_model(), rewards.from_group, samples=8, seed=seed)
-    train(policy, rewards.QuestionStream(made_up(), 4, seed), 4, 1e-2)
-    return policy
-
-
-def test_a_run_with_the_same_seed_gives_the_same_weights():
-    first, again, other = (rewarded(seed) for seed in (0, 0, 1))
-    for p, q in zip(first.parameters(), again.parameters()):
-        assert torch.equal(p, q)
-    assert first.received == again.received and len(first.received) == 4
-    assert not torch.equal(first.model.transformer.wte.weight, other.model.transformer.wte.weight)
 
 
 def test_samples_come_from_the_seed_and_from_nothing_else():

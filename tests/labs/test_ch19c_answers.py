@@ -1,11 +1,9 @@
-"""The loss on answers alone: what counts, in batches, in gradients, in validation, and in a run that is resumed."""
-
-import json
+"""The loss on answers alone: what counts, in batches, in validation, and in a run of the trainer."""
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from small_run import lines
 
 from nanogpt import trainer
 from nanogpt.cli import main
@@ -81,18 +79,6 @@ def test_batches_are_the_streams_and_targets_count_in_answers_alone(data, marker
     assert masked.state_dict() == plain.state_dict()
 
 
-def test_hidden_targets_have_no_gradient_and_the_step_is_the_mean_over_the_others(data, marker):
-    model, stream = small(data), AnswerStream(DocumentStream(open_shards(data, "train"), B, T), marker)
-    batches = [stream.next_batch() for _ in range(2)]
-    logits = model(batches[0][0])[0].detach().requires_grad_()
-    F.cross_entropy(logits.transpose(1, 2), batches[0][1], ignore_index=-100).backward()
-    hidden = batches[0][1] == -100
-    assert not logits.grad[hidden].any() and logits.grad[~hidden].any(1).all()
-    nats = [F.cross_entropy(model(x)[0].transpose(1, 2), y, reduction="none")[y != -100] for x, y in batches]
-    loss = train_step(model, torch.optim.SGD(model.parameters(), 0.1), batches)
-    assert loss.item() == pytest.approx(torch.cat(nats).mean().item(), abs=1e-5)
-
-
 def test_a_batch_without_an_answer_moves_nothing(data):
     model = small(data)
     before = [p.clone() for p in model.parameters()]
@@ -128,65 +114,27 @@ def asked(data, folder, **changes) -> Config:
     return load_config(name, keys)
 
 
-def lines(folder) -> list[dict]:
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: line.get(key) for key in ("step", "loss", "norm", "val_loss", "floor")} for line in found]
-
-
-def test_a_run_trains_and_validates_on_answers_and_goes_on_bit_for_bit(data, marker, tmp_path, monkeypatch):
+def test_a_run_trains_and_validates_on_answers(data, marker, tmp_path):
     run = trainer.train_config(asked(data, tmp_path / "whole"))
-    told, one_step = lines(tmp_path / "whole"), trainer.one_step
+    told = lines(tmp_path / "whole")
     assert told[-1]["val_loss"] == pytest.approx(answer_loss(run.model, *run.held, marker=marker), abs=1e-6)
-    assert told[-1]["floor"] is None, "the floor is one of all tokens"
-
-    def killed(run):
-        if run.step == 4:
-            raise SystemExit(9)
-        return one_step(run)
-
-    with pytest.raises(SystemExit), monkeypatch.context() as patch:
-        patch.setattr(trainer, "one_step", killed)
-        trainer.train_config(asked(data, tmp_path / "killed"))
-    trainer.train_config(asked(data, tmp_path / "killed"))
-    assert lines(tmp_path / "killed") == told
+    assert told[-1].get("floor") is None, "the floor is one of all tokens"
     trainer.train_config(asked(data, tmp_path / "all", data_answers_after="", train_max_steps=1))
     assert lines(tmp_path / "all")[0]["loss"] != told[0]["loss"], "without the key all targets count"
 
 
-def test_in_a_mixture_the_other_folders_count_in_full(data, old, tmp_path):
-    """They are there so that they are not forgotten; most of their documents have no answer."""
-    stream = trainer.build_run(asked(data, tmp_path / "run", data_mix=f"{{{old}: 1, {data}: 3}}")).stream
-    x, y = (torch.cat(parts) for parts in zip(*(stream.next_batch() for _ in range(5))))
-    theirs, _ = DocumentStream(open_shards(old, "train"), 5, T).next_batch()
-    of_old = (x[:, None] == theirs).all(-1).any(-1)
-    assert of_old.sum() == 5 and (y[of_old] != -100).all(), "a target of the other folder is hidden"
-    hidden = (y[~of_old] == -100).float().mean()
-    assert 0.3 < hidden < 1, "of data.dir all targets count, or none"
-
-
-@pytest.mark.parametrize("after", ["", " came with"])
-def test_each_folder_of_a_mixture_is_validated_under_its_name(data, old, marker, tmp_path, capsys, after):
-    changes = {"data_mix": f"{{{data}: 3, {old}: 1}}", "data_answers_after": after}
-    run = trainer.train_config(asked(data, tmp_path / "run", train_max_steps=2, **changes))
-    last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
-    for key, folder in (("val_loss", data), (f"val_loss of {old}", old)):
-        tokens, eot = read_shard(open_shards(folder, "val")[0])[:2000], run.held[1]
-        expected = evaluate(run.model, [tokens], eot)
-        if after and folder == data:  # of the other folder all tokens count
-            expected = answer_loss(run.model, [tokens], eot, marker=marker)
-        assert last[key] == pytest.approx(expected, abs=1e-6), f"{key} is another text's"
-    assert f"val loss {last[f'val_loss of {old}']:.4f} of {old}" in capsys.readouterr().out
+def test_each_folder_of_a_mixture_is_validated_under_its_name(data, old, marker, tmp_path):
+    mix = f"{{{data}: 3, {old}: 1}}"
+    run = trainer.train_config(asked(data, tmp_path / "run", train_max_steps=2, data_mix=mix))
+    last, eot = lines(tmp_path / "run")[-1], run.held[1]
+    ours, theirs = (read_shard(open_shards(folder, "val")[0])[:2000] for folder in (data, old))
+    assert last["val_loss"] == pytest.approx(answer_loss(run.model, [ours], eot, marker=marker), abs=1e-6)
+    everything = evaluate(run.model, [theirs], eot)  # of the other folder all tokens count
+    assert last[f"val_loss of {old}"] == pytest.approx(everything, abs=1e-6)
     assert run.best["val_loss"] == last["val_loss"], "the best checkpoint is chosen by data.dir"
 
 
-@pytest.mark.parametrize(
-    "changes, says",
-    [
-        ({"data_answers_after": "Answer:"}, "data.answers_after is nowhere in the training text"),
-        ({"eval_tokens": 3}, "data.answers_after is nowhere in the validation text; raise eval.tokens"),
-    ],
-)
-def test_a_marker_that_cannot_be_found_is_said_in_one_sentence(data, tmp_path, capsys, changes, says):
-    assert main(["train", *words(data, tmp_path / "run", **changes)]) == 2
+def test_a_marker_that_cannot_be_found_is_said_in_one_sentence(data, tmp_path, capsys):
+    assert main(["train", *words(data, tmp_path / "run", data_answers_after="Answer:")]) == 2
     said = capsys.readouterr().err
-    assert says in said and said.count("\n") == 1
+    assert "data.answers_after is nowhere in the training text" in said and said.count("\n") == 1

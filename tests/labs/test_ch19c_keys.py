@@ -13,10 +13,9 @@ from nanogpt.data import DocumentStream
 from nanogpt.labs.corpora.mixture import MixedStream
 from nanogpt.labs.corpora.stories import ensure_corpus, stories
 from nanogpt.labs.plan import dryrun
-from nanogpt.labs.plan.dryrun import adapter_numbers, dry_run, frozen, of_adapters
+from nanogpt.labs.plan.dryrun import adapter_numbers, dry_run, of_adapters
 from nanogpt.labs.roofline.clock import Roofline
 from nanogpt.labs.roofline.memory import memory_by_category, saved_bytes
-from nanogpt.labs.roofline.work import predict_step
 from nanogpt.labs.tuning.answers import AnswerStream
 from nanogpt.labs.tuning.lora import add_lora, load_adapter, lora_parameters, merge
 from nanogpt.model import GPT, GPTConfig
@@ -106,13 +105,9 @@ def test_a_checkpoint_holds_the_adapter_alone_and_sample_and_eval_find_the_rest(
     [
         ({"init_from": "null"}, "lora.rank=3"),
         ({"lora_rank": 17}, "rank=17"),
-        ({"lora_rank": -1}, "lora.rank=-1"),
         ({"lora_targets": "[c_atn]"}, "lora.targets="),
-        ({"lora_rank": 0, "lora_alpha": 16}, "lora.alpha would have no effect"),
         ({"data_mix": "{elsewhere: 1}"}, "data.mix"),
         ({"data_mix": "{data: 0.5}"}, "data.mix="),
-        ({"data_mix": "{data: 0}"}, "data.mix="),
-        ({"data_mix": "{a: 1, ./a: 2}", "data_dir": "a"}, "a, ./a"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_sentence_with_its_key(place, changes, says, capsys):
@@ -140,7 +135,7 @@ def old(place):
 
 
 def mixture(place, old) -> str:
-    return f"{{{place / 'data'}: 3, {old}: 1}}"
+    return f"{{{old}: 1, {place / 'data'}: 3}}"
 
 
 def mixed(place, old, name: str) -> list[str]:
@@ -149,18 +144,18 @@ def mixed(place, old, name: str) -> list[str]:
 
 
 def streams_of(place, old) -> list[DocumentStream]:
-    return [DocumentStream(open_shards(folder, "train"), 1, T, seed=0) for folder in (place / "data", old)]
+    return [DocumentStream(open_shards(folder, "train"), 1, T, seed=0) for folder in (old, place / "data")]
 
 
 def by_hand(place, old, keys: set[str]) -> list[float]:
     """The losses of a loop outside of the trainer that does what these keys ask for."""
     stream = DocumentStream(open_shards(place / "data", "train"), B, T, seed=0)
     if "mix" in keys:
-        stream = MixedStream(streams_of(place, old), [3, 1], B)
+        stream = MixedStream(streams_of(place, old), [1, 3], B)
     if "answers" in keys:
         marker = BPETokenizer.load(place / "data/tokenizer.json").encode(" had")
         if "mix" in keys:
-            stream.streams[0] = AnswerStream(stream.streams[0], marker)
+            stream.streams[1] = AnswerStream(stream.streams[1], marker)  # of data.dir alone
         else:
             stream = AnswerStream(stream, marker)
     model = adapted(place) if "lora" in keys else load_model(place / "base")
@@ -168,9 +163,7 @@ def by_hand(place, old, keys: set[str]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "keys",
-    [{"mix"}, {"answers"}, {"lora", "mix"}, {"mix", "answers"}, {"lora", "mix", "answers"}],
-    ids=lambda keys: "-".join(sorted(keys)),
+    "keys", [{"mix"}, {"answers"}, {"lora", "mix", "answers"}], ids=lambda keys: "-".join(sorted(keys))
 )
 def test_each_key_is_the_loop_by_hand_to_the_last_bit(place, old, keys):
     name = " ".join(sorted(keys))
@@ -184,14 +177,12 @@ def test_each_key_is_the_loop_by_hand_to_the_last_bit(place, old, keys):
     assert losses(place, name) != by_hand(place, old, set()), "the keys change nothing"
 
 
-@pytest.mark.parametrize("kind", ["adapters", "adapters and mixture"])
-def test_a_run_that_is_killed_within_a_step_goes_on_bit_for_bit(place, old, kind, monkeypatch):
+def test_a_run_that_is_killed_within_a_step_goes_on_bit_for_bit(place, old, monkeypatch):
     """On every system; test_ch19c_kills has signals."""
     one_step = trainer.one_step
 
     def start(name: str) -> dict[str, bytes]:
-        said = mixed(place, old, name) if "mixture" in kind else words(place, name)
-        run = trainer.train_config(asked(said))
+        run = trainer.train_config(asked(mixed(place, old, name)))
         return {path.name: path.read_bytes() for path in run.kept.glob("*.safetensors")}
 
     def killed(run):
@@ -199,28 +190,27 @@ def test_a_run_that_is_killed_within_a_step_goes_on_bit_for_bit(place, old, kind
             raise SystemExit(9)
         return one_step(run)
 
-    whole = start(f"whole {kind}")
+    whole = start("unharmed")
     with pytest.raises(SystemExit), monkeypatch.context() as patch:
         patch.setattr(trainer, "one_step", killed)
-        start(f"killed {kind}")
-    assert start(f"killed {kind}") == whole and len(whole) > 1
-    assert losses(place, f"killed {kind}") == losses(place, f"whole {kind}")
+        start("killed")
+    assert start("killed") == whole and len(whole) > 1
+    assert losses(place, "killed") == losses(place, "unharmed")
 
 
 def test_a_mixture_has_exactly_its_shares(place, old, capsys):
     run = trainer.build_run(asked(mixed(place, old, "mixed")))
-    assert f"of each 4 rows 3 of {place / 'data'}, 1 of {old}" in capsys.readouterr().out
+    assert f"of each 4 rows 1 of {old}, 3 of {place / 'data'}" in capsys.readouterr().out
     streams = streams_of(place, old)
     theirs = [{tuple(s.next_batch()[0][0].tolist()) for _ in range(B * STEPS)} for s in streams]
     rows = [tuple(row) for _ in range(2 * STEPS) for row in run.stream.next_batch()[0].tolist()]
-    assert [sum(row in known for row in rows) for known in theirs] == [24, 8]
+    assert [sum(row in known for row in rows) for known in theirs] == [8, 24]
 
 
-def test_a_mixture_of_two_vocabularies_or_of_a_folder_without_shards_is_refused(place, tmp_path, capsys):
+def test_a_mixture_of_two_vocabularies_is_refused(place, tmp_path, capsys):
     ensure_corpus(tmp_path, BPETokenizer.train((story.text for story in stories(50)), 290), n=200)
-    for other, says in ((tmp_path, "was made with tokenizer"), (place / "nowhere", "nowhere")):
-        assert main(["train", *mixed(place, other, "refused")]) == 2
-        assert says in capsys.readouterr().err
+    assert main(["train", *mixed(place, tmp_path, "refused")]) == 2
+    assert "was made with tokenizer" in capsys.readouterr().err
 
 
 # The dry run
@@ -267,27 +257,11 @@ def test_adapters_are_counted_as_they_are_made():
     assert adapter_numbers(SHAPE, config_of(0)) == 0
 
 
-def test_a_frozen_model_has_a_smaller_bound_and_any_other_the_same():
-    parts = predict_step(SHAPE, 4, 64, Roofline("example", {"float32": 1e12}, 1e12), fused=True)
-    assert frozen(parts, SHAPE, config_of(0)) == parts
-    less = frozen(parts, SHAPE, config_of(4))
-    assert all(less[key] <= parts[key] for key in parts) and less.keys() == parts.keys()
-    assert less["mlp", "backward"] == parts["mlp", "backward"] / 2
-    assert less["mlp", "forward"] == parts["mlp", "forward"]
-    assert less["optimizer", "update"] < 0.2 * parts["optimizer", "update"]
-
-
-def test_a_dry_run_says_adapters_and_the_epochs_of_each_folder(place, old, capsys, monkeypatch):
+def test_a_dry_run_says_the_epochs_of_each_folder(place, old, capsys, monkeypatch):
     monkeypatch.setattr(dryrun, "measure_roofline", lambda device: Roofline("cpu", {"float32": 1e9}, 1e9))
-    said = mixed(place, old, "dry")
-    dry_run(asked(said))
+    dry_run(asked(mixed(place, old, "dry")))
     told = capsys.readouterr().out
-    assert ", and 1,536 in adapters, which alone are trained" in told
-    rows = STEPS * B
     for folder, share in ((place / "data", 3), (old, 1)):
         documents = len(DocumentStream(open_shards(folder, "train"), 1, T).starts)
-        assert f"epochs      {rows * share / 4 / documents:.2f} of {documents} documents in {folder}" in told
-    assert not (place / "dry").exists(), "a dry run has written something"
-    dry_run(asked([*said, "lora.rank=0", "data.mix=null"]))
-    told = capsys.readouterr().out
-    assert "adapters" not in told and told.count("epochs") == 1
+        epochs = STEPS * B * share / 4 / documents
+        assert f"epochs      {epochs:.2f} of {documents} documents in {folder}" in told

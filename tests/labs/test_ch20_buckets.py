@@ -1,29 +1,23 @@
 """Every version of data parallelism is one process; buckets send each gradient once; DDP's gradients are ours.
 
-The ranks are real processes, which talk by gloo over this machine's loopback; on a machine with two GPUs, by NCCL.
+The ranks are real processes, which talk by gloo over this machine's loopback.
 """
 
 import itertools
-import json
 import math
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT
 from ranks import GLOO, in_ranks
 from small_run import text_shards
 from torch import nn
-from wording import in_our_words
 
 from course.figures import data_parallel as instruments
 from nanogpt.distributed import Ranks, is_lost, process_group, replicate
 from nanogpt.labs.drills.ddp import fresh
-from nanogpt.labs.parallel.buckets import Bucket, Buckets, in_buckets
+from nanogpt.labs.parallel.buckets import Buckets, in_buckets
 from nanogpt.training import train_step
 
 BOUND = 2e-6  # float32: a gradient by its length, a loss in nats over a few steps
@@ -130,17 +124,6 @@ def test_buckets_keep_the_order_and_the_cap(cap):
         assert sum(p.nbytes for p in one) + following[0].nbytes > cap, "there was room for the next one"
 
 
-def test_a_second_backward_pass_and_a_parameter_without_gradient_are_one_sentence():
-    model, wire = layers(1), Wire()
-    averages = Buckets(model, Ranks(), send=wire.send)
-    model(torch.ones(1, 3)).sum().backward()
-    with pytest.raises(RuntimeError, match=in_our_words(Bucket.ready, r"wait\(\)")):
-        model(torch.ones(1, 3)).sum().backward()
-    averages = Buckets(layers(2)[1:], Ranks(), send=wire.send)
-    with pytest.raises(RuntimeError, match="2"):
-        averages.wait()
-
-
 # Leaving the group
 
 
@@ -172,68 +155,3 @@ def test_after_an_error_an_nccl_group_is_not_left_which_would_wait_for_the_other
 )
 def test_a_rank_waits_only_if_gloo_says_so(error, lost):
     assert is_lost(error) == lost
-
-
-# On GPUs
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_one_process_on_the_gpu_trains_as_on_the_cpu(data):
-    one, _, _ = instruments.trained(Ranks(), data, instruments.NOBODY, 3)
-    gpu, _, _ = instruments.trained(Ranks(device=torch.device("cuda")), data, instruments.NOBODY, 3)
-    assert max(abs(a - b) for a, b in zip(one, gpu)) < 1e-3
-
-
-ON_GPUS = """
-import json, sys
-from course.figures import data_parallel as instruments
-from nanogpt.distributed import process_group, torchrun_ranks
-ranks, data = torchrun_ranks(), sys.argv[1]
-with process_group(ranks, 60.0):
-    found = {name: getattr(instruments, name)(ranks, data) for name in ("table", "flag", "same", "beside_ddp")}
-    found |= {"ring": instruments.ring(ranks), "bytes": instruments.gradient_bytes(ranks, data, True)}
-    found |= {"timeline": instruments.timeline(ranks, data, 1e6, 0.0), "device": str(ranks.device)}
-if ranks.rank == 0:
-    print(json.dumps(found))
-"""
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two ranks need two GPUs")
-def test_all_drills_run_on_two_gpus(data, tmp_path):
-    script = tmp_path / "drills.py"
-    script.write_text(ON_GPUS)
-    words = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), data]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    environment.pop("NANOGPT_DEVICE", None)
-    how = {"env": environment, "capture_output": True, "text": True, "timeout": 400}
-    done = subprocess.run([sys.executable, "-m", *words], **how)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["device"] == "cuda:0"
-    assert found["ring"]["apart"] < 1e-5 and found["flag"]["in time"]["apart"] == 0
-    rows = {version: row for version, row in found["table"].items() if version != instruments.NOBODY}
-    assert all(row["gradient"] < 1e-4 for row in rows.values()), rows
-    assert rows["one bucket"]["messages"] == 1 < rows["buckets"]["messages"]
-    assert found["beside_ddp"]["apart"] < 1e-5 and found["same"]["DDP"]["gradient"] < 1e-4
-
-
-LOGGED = """
-import torch, torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
-for _ in range(4):
-    model(torch.ones(1, 3)).sum().backward()
-dist.destroy_process_group()
-"""
-
-
-@GLOO
-@pytest.mark.slow
-def test_ddp_says_once_that_it_has_cut_its_buckets_anew():
-    """In the words that chapter 20 quotes."""
-    line = "Reducer buckets have been rebuilt in this iteration"
-    assert line in (ROOT / "notebooks/src/20_ddp.py").read_text(encoding="utf-8")
-    how = {"env": os.environ | {"TORCH_LOGS": "ddp"}, "capture_output": True, "text": True, "check": True}
-    assert subprocess.run([sys.executable, "-c", LOGGED], **how).stderr.count(line) == 1

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from ranks import GLOO, in_ranks
-from small_run import fine_tuning_folder, lines, small
+from small_run import fine_tuning_folder, small
 
 from nanogpt import checkpoint, trainer
 from nanogpt.config import Config, Lora
-from nanogpt.distributed import Ranks
 from nanogpt.labs.long_run.compare import verdict
 from nanogpt.metrics import read_metrics
 
@@ -19,7 +18,6 @@ for lab in ("labs.tuning.adapters", "labs.tuning.answers", "labs.corpora.mixture
 
 pytestmark = [GLOO, pytest.mark.usefixtures("one_thread")]
 BOUND = 2e-5  # nats, over 12 steps
-ALL = {"lora_rank", "data_mix", "data_answers_after"}
 in_runs = partial(in_ranks, seconds=None)  # the trainer opens the group
 
 
@@ -28,15 +26,12 @@ def folder(tmp_path_factory) -> Path:
     return fine_tuning_folder(tmp_path_factory.mktemp("fine-tuning"))
 
 
-def run_of(folder: Path, keys: set[str], name: str, **changes) -> Config:
-    """12 steps of 4 micro-batches of 4 rows, without dropout, evaluated every 6."""
-    values = {"lora_rank": 2, "data_answers_after": " saw"}
-    values["data_mix"] = {str(folder / "data"): 3, str(folder / "other"): 1}
+def run_of(folder: Path, name: str) -> Config:
+    """12 steps of 4 micro-batches of 4 rows, without dropout, evaluated every 6, with all three keys."""
     said = {"train_max_steps": 12, "train_batch_tokens": 256, "model_dropout": 0.0, "eval_every": 6}
-    said |= {"eval_sample_every": 0, "run_dir": str(folder / name)} | {key: values[key] for key in keys}
-    said |= changes
-    lora = Lora(rank=said.pop("lora_rank", 0))
-    return replace(small(folder, **said), init_from=str(folder / "base"), lora=lora)
+    said |= {"eval_sample_every": 0, "run_dir": str(folder / name), "data_answers_after": " saw"}
+    said["data_mix"] = {str(folder / "data"): 3, str(folder / "other"): 1}
+    return replace(small(folder, **said), init_from=str(folder / "base"), lora=Lora(rank=2))
 
 
 def fit(ranks, config: Config, stop: int | None = None) -> int:
@@ -65,48 +60,18 @@ def same(a: Config, b: Config) -> None:
     assert places[0] == places[1] == 12 * 16, "the place in the data is not the row that both have come to"
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [ALL, *(pytest.param({key}, marks=pytest.mark.slow) for key in sorted(ALL))],
-    ids=lambda keys: "-".join(sorted(keys)),
-)
-def test_two_ranks_are_the_same_run(keys, folder):
-    name = " ".join(sorted(keys))
-    alone, shared = run_of(folder, keys, f"one {name}"), run_of(folder, keys, f"two {name}")
+def test_two_ranks_are_the_same_run(folder):
+    alone, shared = run_of(folder, "one"), run_of(folder, "two")
     trainer.train_config(alone)
     assert in_runs(fit, 2, shared) == [12, 12]
     same(alone, shared)
-    kept = {path.name for path in checkpoint.latest(shared.run.dir).iterdir()}
-    assert ("adapter.safetensors" in kept) == ("lora_rank" in keys)
+    assert (checkpoint.latest(shared.run.dir) / "adapter.safetensors").exists()
 
 
 @pytest.mark.slow
 def test_it_goes_on_with_another_number_of_ranks(folder):
-    alone, moved = run_of(folder, ALL, "never moved"), run_of(folder, ALL, "moved")
+    alone, moved = run_of(folder, "never moved"), run_of(folder, "moved")
     trainer.train_config(alone)
     assert in_runs(fit, 2, moved, 5) == [5, 5]
     trainer.train_config(moved)
     same(alone, moved)
-
-
-@pytest.mark.slow
-def test_the_same_number_goes_on_bit_for_bit(folder):
-    whole, stopped = (run_of(folder, ALL, name, model_dropout=0.2) for name in ("whole", "stopped"))
-    assert in_runs(fit, 2, whole) == [12, 12]
-    assert in_runs(fit, 2, stopped, 5) == [5, 5]
-    assert in_runs(fit, 2, stopped) == [12, 12]
-    assert lines(whole.run.dir) == lines(stopped.run.dir), "the losses differ"
-    ends = [(checkpoint.latest(c.run.dir) / "adapter.safetensors").read_bytes() for c in (whole, stopped)]
-    assert ends[0] == ends[1], "the adapters differ"
-
-
-def test_of_several_ranks_that_have_copies_one_answers_hellaswag(folder, monkeypatch):
-    hellaswag = pytest.importorskip("nanogpt.labs.evals.hellaswag")  # chapter 18b, optional
-    run = trainer.build_run(run_of(folder, set(), "asked"))
-    run.config = replace(run.config, eval=replace(run.config.eval, hellaswag_every=1))
-    monkeypatch.setattr(hellaswag, "accuracy", lambda *args, **how: {"acc": 0.5, "acc_norm": 0.25})
-    answers = {}
-    for rank in range(2):
-        run.ranks = Ranks(rank, rank, 2)
-        answers[rank] = hellaswag.score_hellaswag(run)
-    assert answers == {0: {"hellaswag": 0.5, "hellaswag_norm": 0.25}, 1: {}}

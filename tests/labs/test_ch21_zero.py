@@ -17,7 +17,6 @@ from nanogpt.labs.parallel.zero import (
     keep_parts_early,
     mean_part,
     my_part,
-    pad_rows,
     state_bytes,
 )
 
@@ -75,12 +74,9 @@ def by_hand(ranks: Ranks) -> dict:
             apart = max((end - w).abs().max().item() for end, w in zip(ends, one.parameters()))
             found[f"stage {stage} in {cuts}"] = apart
     found["complete weights kept by stage 3"] = float(kept)
-    for rows in (1, 5, 8):
-        x = torch.arange(2.0 * rows).view(rows, 2)
-        again = gathered_rows(my_part(x, ranks.rank, ranks.size).detach(), rows)
-        found[f"{rows} rows"] = (again - x).abs().max().item()
-        mean = my_part(x * (ranks.size - 1) / 2, ranks.rank, ranks.size)  # of 0, x, 2x, ...
-        found[f"the mean of {rows} rows"] = (mean_part(x * ranks.rank) - mean).abs().max().item()
+    x = torch.arange(10.0).view(5, 2)  # Adam does not see a gradient's scale, so the mean is asked apart
+    mean = my_part(x * (ranks.size - 1) / 2, ranks.rank, ranks.size)  # of 0, x, 2x, ...
+    found["the mean of 5 rows"] = (mean_part(x * ranks.rank) - mean).abs().max().item()
     return found
 
 
@@ -88,12 +84,6 @@ def by_hand(ranks: Ranks) -> dict:
 def test_each_stage_by_hand_trains_the_weights_of_one_process(size):
     for found in in_ranks(by_hand, size):
         assert not (wrong := {name: off for name, off in found.items() if off > 1e-5}), wrong
-
-
-def test_padding_adds_rows_of_zeros():
-    x = torch.ones(5, 2)
-    assert pad_rows(x, 4).shape == (8, 2) and pad_rows(x, 4).sum() == x.sum()
-    assert pad_rows(x, 5).shape == x.shape
 
 
 # FSDP2

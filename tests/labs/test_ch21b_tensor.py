@@ -3,13 +3,10 @@
 The ranks are real processes, which talk by gloo over this machine's loopback.
 """
 
-import importlib.util
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from ranks import GLOO, drilled_on_gpus, in_ranks
 from torch.distributed.device_mesh import init_device_mesh
@@ -20,8 +17,8 @@ from torch.distributed.tensor.parallel import loss_parallel
 from nanogpt.distributed import Ranks
 from nanogpt.labs.drills.tensor import cutter, in_way
 from nanogpt.labs.parallel.fsdp import shard
-from nanogpt.labs.parallel.tensor import check_split, full_cut_state, plain, split
-from nanogpt.labs.parallel.tensor_by_hand import SEQUENCE, enter, split_block, vocab_embedding, vocab_loss
+from nanogpt.labs.parallel.tensor import full_cut_state, plain, split
+from nanogpt.labs.parallel.tensor_by_hand import enter, split_block, vocab_embedding, vocab_loss
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
 from nanogpt.training import accumulate_gradients, train_step
@@ -128,28 +125,6 @@ def test_by_hand_is_one_process(size, seed):
         assert max(abs(a - b) for a, b in zip(found, losses)) < BOUND and apart < BOUND
 
 
-# By hand, in one block
-
-
-def block_by_hand(ranks: Ranks, folder: str) -> dict:
-    """Of the first block with sequence parallelism: how far output and gradients are from one process's, by length."""
-    model = load_model(folder)
-    block, whole = model.transformer.h[0], load_model(folder).transformer.h[0]
-    x = torch.randn(3, 16, 32, generator=torch.Generator().manual_seed(2), requires_grad=True)
-    y = whole(x)
-    (y * torch.arange(16)[:, None]).sum().backward()
-    cut = cutter(ranks)
-    split_block(block, cut, ends=SEQUENCE)
-    part = cut(x, 1).requires_grad_()
-    out = block(part)
-    (out * cut(torch.arange(16)[:, None], 0)).sum().backward()
-    gain = block.ln_1.weight.grad.clone()
-    dist.all_reduce(gain)  # each rank has seen its positions
-    pairs = [(out, cut(y, 1)), (part.grad, cut(x.grad, 1)), (gain, whole.ln_1.weight.grad)]
-    pairs.append((block.mlp.c_fc.weight.grad, cut(whole.mlp.c_fc.weight.grad, 0)))
-    return max(((a - b).norm() / b.norm()).item() for a, b in pairs)
-
-
 def vocabulary(ranks: Ranks, V: int) -> list[float]:
     """Loss, gradients and embedding of a vocabulary in parts, ours and PyTorch's, by their distance from one process."""
     g, C, cut = torch.Generator().manual_seed(3), 8, cutter(ranks)
@@ -172,72 +147,14 @@ def vocabulary(ranks: Ranks, V: int) -> list[float]:
     return [((a - b).norm() / b.norm()).item() for a, b in pairs]
 
 
-def of_a_rank(ranks: Ranks, folder: str) -> tuple[float, list[list[float]]]:
-    return block_by_hand(ranks, folder), [vocabulary(ranks, V) for V in (50_257, 96, 101)]
+def vocabularies(ranks: Ranks) -> list[list[float]]:
+    return [vocabulary(ranks, V) for V in (50_257, 96, 101)]
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_sequence_by_hand_and_a_vocabulary_in_parts_are_one_process(size, seed):
-    for apart, vocabularies in in_ranks(of_a_rank, size, seed):
-        assert apart < BOUND, "sequence parallelism by hand computes another block"
-        assert max(map(max, vocabularies)) < BOUND, f"loss, gradient, embedding, torch's: {vocabularies}"
-
-
-# What is sent
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("torch.distributed._local_tensor") is None,
-    reason="PyTorch without local tensors",
-)
-def test_two_all_reduces_each_way():
-    from course.figures.local_ranks import local_ranks
-
-    for n, T in ((2, 6), (4, 8)):
-        block = GPT(SHAPE, torch.Generator().manual_seed(0)).transformer.h[0]
-        with local_ranks(n) as ranked:
-
-            def cut(x, dim, n=n, ranked=ranked):
-                return ranked(lambda rank: x.detach().chunk(n, dim)[rank].clone())
-
-            split_block(block, cut)
-            x = torch.randn(3, T, 32, requires_grad=True)
-            with ranked.counted() as forward:
-                y = block(x)
-            with ranked.counted() as backward:
-                y.sum().backward()
-            assert forward == backward == [("allreduce", 4 * 3 * T * 32)] * 2
-
-
-# What cannot be
-
-
-@pytest.mark.parametrize(
-    ("change", "n", "said"),
-    [({}, 3, "n_head=4"), ({"dropout": 0.1}, 2, "dropout=0.1"), ({"vocab_size": 5}, 4, "vocab_size=5")],
-)
-def test_what_cannot_be_split_is_one_line(change, n, said):
-    with pytest.raises(ValueError, match=said):
-        check_split(GPT(replace(SHAPE, **change)), SimpleNamespace(ndim=1, size=lambda: n))
-
-
-def refuses_and_rounds(ranks: Ranks, folder: str) -> float:
-    """How far the loss of a split model in bf16 is from a whole one's."""
-    mesh = init_device_mesh("cpu", (ranks.size, 1), mesh_dim_names=("tp", "dp"))
-    whole = load_model(folder)
-    assert split(whole, mesh["dp"]) is whole and not isinstance(whole.lm_head.weight, DTensor)
-    with pytest.raises(ValueError, match=r"pass mesh\['tp'\]"):
-        split(load_model(folder), mesh)
-    dealt = split(load_model(folder), mesh["tp"], sequence=True)
-    with pytest.raises(ValueError, match="7 positions cannot be dealt to 2 ranks"):
-        dealt(torch.zeros(1, 7, dtype=torch.long))
-    model = split(load_model(folder), mesh["tp"])  # the precision of the activations is that of the sums
-    loss, other = (train_step(m, make_optimizer(m, 1e-3), [rows(0)], "bf16").item() for m in (model, whole))
-    return abs(loss - other)
-
-
-def test_meshes_and_lengths_that_cannot_be_and_bfloat16(seed):
-    assert max(in_ranks(refuses_and_rounds, 2, seed)) < 0.02, "in bf16, a split model has another loss"
+def test_a_vocabulary_in_parts_is_one_process(size):
+    for found in in_ranks(vocabularies, size):
+        assert max(map(max, found)) < BOUND, f"loss, gradient, embedding, torch's: {found}"
 
 
 @pytest.mark.gpu
