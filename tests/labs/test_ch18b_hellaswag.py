@@ -117,6 +117,12 @@ def test_of_a_context_that_is_too_long_the_end_is_kept_and_an_ending_that_is_too
         hellaswag.score_ids(new_model(block_size=16), [([1], [[2] * 17])])
 
 
+def test_autocast_scores_nearly_the_same():
+    model = new_model()
+    plain, cast = (hellaswag.score(model, ITEMS[:6], TOKENIZER, precision=p) for p in ("float32", "bf16"))
+    assert np.allclose(plain, cast, rtol=0.05) and plain != cast
+
+
 QUESTION = {"ctx": "A man sits on a roof. He", "endings": ["a", "b", "c", "d"], "label": 0}
 
 

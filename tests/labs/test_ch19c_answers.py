@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from small_run import lines
 
 from nanogpt import trainer
@@ -77,6 +78,18 @@ def test_batches_are_the_streams_and_targets_count_in_answers_alone(data, marker
         assert torch.equal(x, x2) and torch.equal(y2, torch.where(counted, y, -100))
         assert 0 < counted.sum() < counted.numel()
     assert masked.state_dict() == plain.state_dict()
+
+
+def test_hidden_targets_have_no_gradient_and_the_step_is_the_mean_over_the_others(data, marker):
+    model, stream = small(data), AnswerStream(DocumentStream(open_shards(data, "train"), B, T), marker)
+    batches = [stream.next_batch() for _ in range(2)]
+    logits = model(batches[0][0])[0].detach().requires_grad_()
+    F.cross_entropy(logits.transpose(1, 2), batches[0][1], ignore_index=-100).backward()
+    hidden = batches[0][1] == -100
+    assert not logits.grad[hidden].any() and logits.grad[~hidden].any(1).all()
+    nats = [F.cross_entropy(model(x)[0].transpose(1, 2), y, reduction="none")[y != -100] for x, y in batches]
+    loss = train_step(model, torch.optim.SGD(model.parameters(), 0.1), batches)
+    assert loss.item() == pytest.approx(torch.cat(nats).mean().item(), abs=1e-5)
 
 
 def test_a_batch_without_an_answer_moves_nothing(data):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ranks import GLOO, in_ranks
-from small_run import fine_tuning_folder, small
+from small_run import fine_tuning_folder, lines, small
 
 from nanogpt import checkpoint, trainer
 from nanogpt.config import Config, Lora
@@ -26,12 +26,12 @@ def folder(tmp_path_factory) -> Path:
     return fine_tuning_folder(tmp_path_factory.mktemp("fine-tuning"))
 
 
-def run_of(folder: Path, name: str) -> Config:
+def run_of(folder: Path, name: str, **changes) -> Config:
     """12 steps of 4 micro-batches of 4 rows, without dropout, evaluated every 6, with all three keys."""
     said = {"train_max_steps": 12, "train_batch_tokens": 256, "model_dropout": 0.0, "eval_every": 6}
     said |= {"eval_sample_every": 0, "run_dir": str(folder / name), "data_answers_after": " saw"}
     said["data_mix"] = {str(folder / "data"): 3, str(folder / "other"): 1}
-    return replace(small(folder, **said), init_from=str(folder / "base"), lora=Lora(rank=2))
+    return replace(small(folder, **(said | changes)), init_from=str(folder / "base"), lora=Lora(rank=2))
 
 
 def fit(ranks, config: Config, stop: int | None = None) -> int:
@@ -75,3 +75,14 @@ def test_it_goes_on_with_another_number_of_ranks(folder):
     assert in_runs(fit, 2, moved, 5) == [5, 5]
     trainer.train_config(moved)
     same(alone, moved)
+
+
+@pytest.mark.slow
+def test_the_same_number_goes_on_bit_for_bit(folder):
+    whole, stopped = (run_of(folder, name, model_dropout=0.2) for name in ("whole", "stopped"))
+    assert in_runs(fit, 2, whole) == [12, 12]
+    assert in_runs(fit, 2, stopped, 5) == [5, 5]
+    assert in_runs(fit, 2, stopped) == [12, 12]
+    assert lines(whole.run.dir) == lines(stopped.run.dir), "the losses differ"
+    ends = [(checkpoint.latest(c.run.dir) / "adapter.safetensors").read_bytes() for c in (whole, stopped)]
+    assert ends[0] == ends[1], "the adapters differ"

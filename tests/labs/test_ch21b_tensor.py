@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from ranks import GLOO, drilled_on_gpus, in_ranks
 from torch.distributed.device_mesh import init_device_mesh
@@ -18,7 +19,7 @@ from nanogpt.distributed import Ranks
 from nanogpt.labs.drills.tensor import cutter, in_way
 from nanogpt.labs.parallel.fsdp import shard
 from nanogpt.labs.parallel.tensor import full_cut_state, plain, split
-from nanogpt.labs.parallel.tensor_by_hand import enter, split_block, vocab_embedding, vocab_loss
+from nanogpt.labs.parallel.tensor_by_hand import SEQUENCE, enter, split_block, vocab_embedding, vocab_loss
 from nanogpt.model import GPT, GPTConfig
 from nanogpt.optim import global_norm, gradients_of, make_optimizer, scale_to
 from nanogpt.training import accumulate_gradients, train_step
@@ -125,6 +126,25 @@ def test_by_hand_is_one_process(size, seed):
         assert max(abs(a - b) for a, b in zip(found, losses)) < BOUND and apart < BOUND
 
 
+def block_by_hand(ranks: Ranks, folder: str) -> dict:
+    """Of the first block with sequence parallelism: how far output and gradients are from one process's, by length."""
+    model = load_model(folder)
+    block, whole = model.transformer.h[0], load_model(folder).transformer.h[0]
+    x = torch.randn(3, 16, 32, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    y = whole(x)
+    (y * torch.arange(16)[:, None]).sum().backward()
+    cut = cutter(ranks)
+    split_block(block, cut, ends=SEQUENCE)
+    part = cut(x, 1).requires_grad_()
+    out = block(part)
+    (out * cut(torch.arange(16)[:, None], 0)).sum().backward()
+    gain = block.ln_1.weight.grad.clone()
+    dist.all_reduce(gain)  # each rank has seen its positions
+    pairs = [(out, cut(y, 1)), (part.grad, cut(x.grad, 1)), (gain, whole.ln_1.weight.grad)]
+    pairs.append((block.mlp.c_fc.weight.grad, cut(whole.mlp.c_fc.weight.grad, 0)))
+    return max(((a - b).norm() / b.norm()).item() for a, b in pairs)
+
+
 def vocabulary(ranks: Ranks, V: int) -> list[float]:
     """Loss, gradients and embedding of a vocabulary in parts, ours and PyTorch's, by their distance from one process."""
     g, C, cut = torch.Generator().manual_seed(3), 8, cutter(ranks)
@@ -147,14 +167,15 @@ def vocabulary(ranks: Ranks, V: int) -> list[float]:
     return [((a - b).norm() / b.norm()).item() for a, b in pairs]
 
 
-def vocabularies(ranks: Ranks) -> list[list[float]]:
-    return [vocabulary(ranks, V) for V in (50_257, 96, 101)]
+def of_a_rank(ranks: Ranks, folder: str) -> tuple[float, list[list[float]]]:
+    return block_by_hand(ranks, folder), [vocabulary(ranks, V) for V in (50_257, 96, 101)]
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_vocabulary_in_parts_is_one_process(size):
-    for found in in_ranks(vocabularies, size):
-        assert max(map(max, found)) < BOUND, f"loss, gradient, embedding, torch's: {found}"
+def test_sequence_by_hand_and_a_vocabulary_in_parts_are_one_process(size, seed):
+    for apart, vocabularies in in_ranks(of_a_rank, size, seed):
+        assert apart < BOUND, "sequence parallelism by hand computes another block"
+        assert max(map(max, vocabularies)) < BOUND, f"loss, gradient, embedding, torch's: {vocabularies}"
 
 
 @pytest.mark.gpu

@@ -5,12 +5,14 @@ The ranks are real processes, which talk by gloo over this machine's loopback.
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import GLOO, drilled_on_gpus, in_ranks
 
 from nanogpt.distributed import Ranks, replicate
 from nanogpt.labs.parallel.ring import (
     ContextParallel,
     contiguous,
+    place,
     positions,
     ring_attention,
     tiles,
@@ -96,6 +98,28 @@ def test_16_bits_are_computed_in_float32_and_rounded_once_in_backward_too():
     mine = qkvg(24)[..., positions(24, zigzag(1))[0], :].bfloat16()
     for half, full in zip(*(attended(*z, ring_attention) for z in (mine, mine.float()))):
         assert torch.equal(half, full.bfloat16())
+
+
+def in_pairs(ranks: Ranks) -> tuple:
+    """Two groups of two, each with a ring of its own."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    group = groups[ranks.rank // 2]
+    mine = qkvg(8)[..., positions(8, zigzag(2))[place(group)[0]], :]
+    mine = mine * (1 + ranks.rank // 2)  # the pairs have different rows
+    out = attended(*mine, lambda q, k, v: ring_attention(q, k, v, group))
+    found = [z.detach().numpy() for z in out]
+    for each in groups:
+        if each != dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(each)
+    return found
+
+
+@GLOO
+@pytest.mark.slow
+def test_a_group_is_a_ring_of_its_own():
+    results = in_ranks(in_pairs, 4)
+    assert_whole(results[:2], 8, "zigzag")
+    assert abs(results[2][0] - 2 * results[0][0]).max() > 0.1, "the second pair has the first one's rows"
 
 
 # A whole model
