@@ -192,3 +192,39 @@ class House:
 
     def git(self, *args: str) -> str:
         return git(self.path, *args)
+
+
+# A chapter 05 for House.with_next: two blanks, of which one grows chapter 04's module.
+NEXT = '''\
+# %% [markdown]
+r"""
+# 05 · Next
+"""
+
+# %%
+#| default_exp next
+#| doc next: What follows.
+from course.notebook import checkpoint
+
+# %%
+#| export
+#| blank twice: two areas
+from nanogpt.tiny import area
+
+
+def twice(r: float) -> float:
+    """Two circles."""
+    return 2 * area(r)
+
+
+# %%
+#| export tiny
+#| blank ring: the larger less the smaller
+def ring(r: float, s: float) -> float:
+    """The area between two circles."""
+    return area(r) - area(s)
+
+
+# %%
+checkpoint("05")
+'''

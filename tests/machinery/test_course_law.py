@@ -1,18 +1,15 @@
 """The student's way: a clone with an empty package, and the comparison at the end."""
 
-import itertools
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from course.package.cells import claimed_modules
 from course.paths import PACKAGE, ROOT, notebook_path, relative
-from course.testing import law, plugin
+from course.testing import law
 from course.testing.law import contents, differences, student_clone
 
 
@@ -51,21 +48,6 @@ def test_the_second_half_begins_with_what_the_first_has_to_end_with(tmp_path):
     assert there < set(contents(PACKAGE)), "the second half has nothing to fill"
 
 
-def test_what_chapter_07_has_made_is_handed_over_once_when_it_ends(tmp_path, monkeypatch):
-    first, second = tmp_path / "first", tmp_path / "second"
-    monkeypatch.setattr(plugin, "HALVES", (first, second))
-    (first / "data/built/model").mkdir(parents=True)
-    (first / "data/built/model/config.json").write_text("{}")
-    (second / "data").mkdir(parents=True)
-    names = ("06_weights", "07_training", "07_training", "07b_x")
-    cells = [SimpleNamespace(path=first / f"{name}.ipynb") for name in names]
-    handed_over = []
-    for item, nextitem in itertools.pairwise(cells):
-        plugin.pytest_runtest_teardown(item, nextitem)
-        handed_over.append((second / "data/built/model/config.json").exists())
-    assert handed_over == [False, False, True] and os.listdir(second / "data") == ["built"]
-
-
 def test_each_kind_of_difference_names_the_file_and_its_notebook(tmp_path):
     """One that is not there, one in other bytes, and one that nobody exports."""
     filled = shutil.copytree(PACKAGE, tmp_path / "nanogpt")
@@ -80,23 +62,3 @@ def test_each_kind_of_difference_names_the_file_and_its_notebook(tmp_path):
         "nanogpt/stray.py is not the committed one (no notebook)",
     }
     assert set(differences(filled, contents(PACKAGE))) == said
-
-
-@pytest.mark.skipif(os.name != "posix", reason="kernels talk through files on POSIX only")
-def test_a_kernel_finds_its_clones_course_first_and_listens_on_no_port(tmp_path, monkeypatch):
-    monkeypatch.setattr(law, "HALVES", (tmp_path,))
-    (tmp_path / "notebooks").mkdir()
-    kernel = plugin.InAClone()
-    kernel.start_kernel(cwd=str(tmp_path / "notebooks"))
-    environment = Path(f"/proc/{kernel.provisioner.pid}/environ")
-    if environment.exists():
-        assert f"PYTHONPATH={tmp_path}\0" in environment.read_text()
-    client = kernel.blocking_client()
-    client.start_channels()
-    client.wait_for_ready(60)
-    place = Path(kernel.ip)
-    used = [path.is_socket() for path in place.parent.glob(f"{place.name}*")]
-    client.stop_channels()
-    kernel.shutdown_kernel()
-    assert used and all(used)
-    assert not list(place.parent.glob(f"{place.name}*"))

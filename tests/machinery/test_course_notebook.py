@@ -2,43 +2,15 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 from nbval.plugin import get_sanitize_patterns
 
 from course import predictions as kept
-from course.notebook import answer, as_left_by, elsewhere, predict, predictions
+from course.notebook import answer, predict, predictions
 from course.parts import run_parts_again
 from course.paths import ROOT
-
-
-def test_a_notebooks_first_cell_imports_no_more_than_it_needs():
-    code = (
-        "import sys; from course.notebook import checkpoint\n"
-        "from course.package.checkpoint import check_chapter; assert check_chapter('04') is not None\n"
-        "heavy = {'nbformat', 'jsonschema', 'jupytext', 'nbclient', 'torch'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8")
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_kernel_that_works_in_another_folder_is_told(monkeypatch, tmp_path):
-    monkeypatch.chdir(ROOT / "notebooks")
-    assert elsewhere() == ""
-    monkeypatch.chdir(tmp_path)
-    said = elsewhere()
-    assert f"works in {tmp_path}" in said and f"{ROOT / 'notebooks'}: open the notebook there" in said
-
-
-def test_a_module_is_what_a_chapter_left_though_later_ones_have_changed_it():
-    """Chapter 17b goes on with chapter 17's trainer, in a complete package too."""
-    trainer = as_left_by("17", "trainer")
-    assert "folder" in trainer.Training.__dataclass_fields__ and not hasattr(trainer, "build_run")
-    assert as_left_by("99", "trainer") is sys.modules["nanogpt.trainer"], "nobody has changed it since"
 
 
 @pytest.mark.parametrize("ids", [True, False], ids=["cells have ids", "cells have none, as on Colab"])
@@ -69,25 +41,6 @@ def test_a_class_cell_that_is_edited_and_run_alone_works(monkeypatch, ids):
 def fresh(tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "MADE", {})
     monkeypatch.setattr(kept, "KEPT", tmp_path / "built" / "predictions.json")
-
-
-def test_without_a_guess_the_outcome_is_printed_and_nothing_is_written(capsys):
-    predict("07.1", "the first loss", unit="nats")
-    predict("07.2", "how many parameters")
-    predict("08.1", "another chapter's")
-    answer("07.1", 6.9512)
-    answer("07.2", 124_439_808)
-    assert capsys.readouterr().out.splitlines() == [
-        "07.1, the first loss: 6.951 nats",
-        "07.2, how many parameters: 124,439,808",
-    ]
-    predictions("07")
-    assert capsys.readouterr().out.splitlines() == [
-        "      question             guess      outcome  error",
-        "07.1  the first loss           –   6.951 nats      –",
-        "07.2  how many parameters      –  124,439,808      –",
-    ]
-    assert not kept.KEPT.exists()
 
 
 def test_a_guess_is_answered_at_once_tabled_and_kept(capsys):

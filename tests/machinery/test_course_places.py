@@ -1,4 +1,4 @@
-"""The other ways to the course (uv, conda, Docker, Binder) install what constraints.txt pins."""
+"""The other ways to the course (uv, conda, Binder) install what constraints.txt pins."""
 
 import re
 import tomllib
@@ -76,33 +76,6 @@ def test_conda_installs_by_the_constraints():
     assert set(named) <= set(CONSTRAINTS.splitlines())
 
 
-def dockerfile() -> list[tuple[str, str]]:
-    """Instructions and their arguments, with continued lines joined and comments left out."""
-    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
-    joined = "\n".join(line for line in lines if not line.lstrip().startswith("#")).replace("\\\n", " ")
-    return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
-
-
-def test_docker_installs_before_it_copies_the_chapters():
-    """Else every edit of a chapter installs 2 GB again; and the set-up finds all that it reads."""
-    lines = dockerfile()
-    setup = next(i for i, (what, words) in enumerate(lines) if what == "RUN" and "setup_env.py" in words)
-    copies = [(i, words.split()) for i, (what, words) in enumerate(lines) if what == "COPY"]
-    before = {word for i, words in copies if i < setup for word in words[:-1] if not word.startswith("--")}
-    read = {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "course/machine/setup_env.py"}
-    assert before == read and any(i > setup and words[-2:] == [".", "."] for i, words in copies)
-    folders = next(re.findall(r"mkdir --parents ([\w/ ]+)", words)[0] for _, words in lines[setup:])
-    packages = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
-    assert {p.removesuffix("*") for p in packages} == {*folders.split(), "course"}
-
-
-def test_docker_ignores_what_git_ignores():
-    git = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
-    docker = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
-    kept = {"*.pyc", "yours"}  # one lies in __pycache__, the other is the student's own
-    assert {line.removeprefix("**/") for line in docker} >= {line.strip("/") for line in git} - kept
-
-
 def test_binder_installs_the_pinned_versions_with_the_cpu_build_of_torch():
     lines = (ROOT / "binder/requirements.txt").read_text(encoding="utf-8").splitlines()
     wanted = [line for line in lines if not line.startswith("#")]
@@ -114,16 +87,3 @@ def test_binder_installs_the_pinned_versions_with_the_cpu_build_of_torch():
     ]
     python = (ROOT / "binder/runtime.txt").read_text(encoding="utf-8").strip()
     assert python.removeprefix("python-") + ".0" in PYTHONS
-
-
-def test_the_weekly_run_is_unpinned_and_asks_for_few_rights():
-    text = (ROOT / ".github/workflows/newest.yml").read_text(encoding="utf-8")
-    workflow = yaml.safe_load(text)
-    jobs = workflow["jobs"]
-    assert "schedule" in workflow[True]  # YAML: on is true
-    assert not re.search(r"(-c|--constraint) constraints", text)
-    assert workflow["permissions"] == {"contents": "read"} and "permissions" not in jobs["newest"]
-    assert jobs["report"]["permissions"] == {"contents": "read", "issues": "write"}
-    matrix = jobs["newest"]["strategy"]["matrix"]
-    assert all(version in PYTHONS for version in matrix["python"]) and len(matrix["python"]) == 3
-    assert {job["os"] for job in matrix["include"]} == {"macos-latest", "windows-latest"}

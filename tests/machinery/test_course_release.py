@@ -10,10 +10,9 @@ import nbformat
 import pytest
 from small_set import small_set
 
-from course.exercises import hours
 from course.exercises.release import leaked, release, released, secret_lines
 from course.exercises.sets import SOLUTION, folders, load, read
-from course.exercises.table import TABLE, costs, page, wrong_ones
+from course.exercises.table import TABLE, page
 from course.paths import ROOT, CourseError
 
 README = ROOT / "exercises" / "README.md"
@@ -161,22 +160,3 @@ def test_nbgrader_knows_the_release_and_runs_no_submission(small, tmp_path):
 def test_the_table_of_tasks_is_true():
     made = page([read(folder) for folder in folders()])
     assert TABLE.read_text(encoding="utf-8") == made, "run `course exercises list --write`"
-
-
-def test_what_a_syllabus_costs_is_summed_from_its_sets(small):
-    chosen = [(small, task) for task in small.tasks.values()][:2]  # 10 and 20 minutes, 3 and 3 points
-    assert costs(["03", "04"], chosen, {"03": 60, "04": 30, "05": 9}) == ["2", "6", "1.5", "0.5"]
-    assert [wrong_ones(small, task) for task in small.tasks] == [2, 1, 2, 0]
-
-
-@pytest.mark.parametrize(
-    ("cell", "minutes"),
-    [
-        ({"cell_type": "markdown", "source": "word " * 300}, 2.0),
-        ({"cell_type": "code", "source": "import torch\n#| export\n\n" + "x = 1\n" * 10}, 2.25),
-        ({"cell_type": "code", "source": 'predict("07.1", "loss", guess=None)\n'}, 2.45),
-        ({"cell_type": "code", "source": "#@title On Colab\nx = 1\n"}, 0.0),
-    ],
-)
-def test_the_hours_of_a_sitting_come_from_words_lines_cells_and_predictions(cell, minutes):
-    assert hours.planned([nbformat.from_dict(cell)]) == pytest.approx(minutes)

@@ -1,4 +1,4 @@
-"""`make` sets up .venv: an interrupted creation is mended, a laptop gets the PyTorch it can use, a failure says what to do."""
+"""`make` sets up .venv: an interrupted creation is mended, a laptop gets the PyTorch it can use."""
 
 import shutil
 import subprocess
@@ -81,21 +81,15 @@ def test_an_environment_without_pip_gets_it_and_one_without_python_is_made_again
         ("linux", True, "", [[CUDA]]),
         ("linux", False, setup_env.CPU_INDEX, [FROM_PYTORCH, [CUDA]]),  # behind a firewall
         ("darwin", False, "", [[CUDA]]),
-        ("win32", True, "", [[CUDA]]),
     ],
 )
-def test_a_laptop_without_a_gpu_downloads_no_cuda(
-    machine, monkeypatch, capsys, system, gpu, unreachable, asked
-):
+def test_a_laptop_without_a_gpu_downloads_no_cuda(machine, monkeypatch, system, gpu, unreachable, asked):
     monkeypatch.setattr(setup_env.sys, "platform", system)
     monkeypatch.setattr(setup_env.platform, "machine", lambda: "arm64")
     monkeypatch.setattr(setup_env, "nvidia_gpu", lambda: gpu)
     machine.unreachable = unreachable
     assert setup_env.main() == 0
     assert machine.installed == [*asked, COURSE]
-    said = capsys.readouterr().out
-    assert ("6 GB" in said) == ([CUDA] in asked and system == "linux")
-    assert ("cannot be reached" in said) == bool(unreachable)
 
 
 @pytest.mark.parametrize(("pinned", "code"), [(version("torch").partition("+")[0], 0), ("1.0", 1)])
@@ -104,25 +98,9 @@ def test_the_question_for_torch_goes_by_the_version_without_its_build(pinned, co
     assert subprocess.run(command, capture_output=True).returncode == code
 
 
-def test_what_cannot_be_installed_says_so(machine, monkeypatch, capsys):
-    def fails(folder, **_):
-        raise subprocess.CalledProcessError(1, "ensurepip")
-
-    monkeypatch.setattr(setup_env.venv, "create", fails)
-    assert setup_env.main() == 1 and "apt install python3-venv" in capsys.readouterr().err
-    monkeypatch.setattr(setup_env, "has_pip", lambda: True)
-    assert setup_env.main() == 1 and "is the network there?" in capsys.readouterr().err
-    assert not (setup_env.VENV / "ready").exists()
-    monkeypatch.setattr(setup_env.sys, "version_info", (3, 9, 0))
-    assert setup_env.main() == 1 and "PYTHON=python3.12" in capsys.readouterr().err
-
-
-def test_an_intel_macs_python_is_told_before_the_download(machine, monkeypatch, capsys):
-    monkeypatch.setattr(setup_env.sys, "platform", "darwin")
-    for processor, code in (("x86_64", 1), ("arm64", 0)):
-        monkeypatch.setattr(setup_env.platform, "machine", lambda processor=processor: processor)
-        assert setup_env.main() == code and ("Intel" in capsys.readouterr().err) == (code == 1)
-        assert bool(machine.ran) == (code == 0)
+def test_a_set_up_that_fails_is_not_ready(machine):
+    machine.unreachable = ".[course]"
+    assert setup_env.main() == 1 and not (setup_env.VENV / "ready").exists()
 
 
 @pytest.mark.slow

@@ -4,11 +4,9 @@ import re
 
 import pytest
 
-from course.cli import main
 from course.files import read_notebook
 from course.paths import chapters, notebook_path
 from course.predictions import ASKS
-from course.site import slides
 from course.site.chapters import PARTS, part
 from course.site.slides import deck
 
@@ -26,12 +24,3 @@ def test_every_figure_and_prediction_of_a_part_is_in_its_deck_below_a_heading(na
     asked = sum(len(asks.findall(cell.source)) for cell in cells if cell.cell_type == "code")
     assert asked == sum(text.count("<p><span>") for text in texts)
     assert all(text.startswith("#") for text in texts)
-
-
-def test_the_command_writes_a_deck_for_each_part(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(slides, "PARTS", {name: PARTS[name] for name in ("I Text", "VI Further")})
-    assert main(["slides", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.count(" slides\n") == 2
-    assert {path.name for path in tmp_path.iterdir()} == {"I.html", "VI.html"}
-    page = (tmp_path / "I.html").read_text(encoding="utf-8")
-    assert "What came out" in page and "No description" not in page

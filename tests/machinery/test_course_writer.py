@@ -2,17 +2,14 @@
 
 import base64
 import json
-from html import escape
 
 import numpy as np
 import pytest
 import torch
 from browser import chromium, needs_chromium, opened, shot
-from pictures import widget_cells
 from writer_weights import BEGIN, END, OUT
 
 from course.paths import ROOT
-from course.site.pages import WRITER
 from course.site.pictures import FIRST, recorded
 from nanogpt.labs.corpora.stories import stories
 from nanogpt.model import GPT, GPTConfig
@@ -73,18 +70,6 @@ def test_the_stored_model_is_the_one_that_wrote_the_story_of_the_readme(stored):
     assert loss < 0.7, "it was trained on other stories: course run 07 && python bench/writer_weights.py"
 
 
-@pytest.fixture(scope="module")
-def question() -> str:
-    """What chapter 08's widget asks first."""
-    told = {"stories": stories}
-    exec(widget_cells()[0], told)
-    return told["question"]
-
-
-def test_the_page_begins_as_chapter_08_s_widget_does(question):
-    assert f'data-beginning="{escape(question)}"' in WRITER
-
-
 @needs_chromium
 def test_the_tokenizer_gives_the_same_ids(stored, page):
     tokenizer, _ = stored
@@ -107,9 +92,9 @@ def test_the_model_gives_the_same_logits_whatever_its_cache_holds(stored, page):
 
 @needs_chromium
 @pytest.mark.parametrize("knobs", [(0.8, 8, 0.95), (0, 50, 1), (1, 1, 1), (3, 50, 0.5), (0.1, 50, 0.05)])
-def test_the_knobs_do_what_chapter_08_s_do(stored, page, question, knobs):
+def test_the_knobs_do_what_chapter_08_s_do(stored, page, knobs):
     tokenizer, model = stored
-    raw = logits(model, [tokenizer.eot, *tokenizer.encode(question)])
+    raw = logits(model, [tokenizer.eot, *tokenizer.encode(TEXTS[0])])
     options = dict(zip(("temperature", "topK", "topP"), knobs))
     ours = page.evaluate("([raw, options]) => writer.tokenProbs(raw, options)", [raw[0].tolist(), options])
     assert torch.allclose(torch.tensor([ours]) * 1.0, token_probs(raw, *knobs), atol=1e-6)
