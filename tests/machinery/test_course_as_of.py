@@ -149,6 +149,14 @@ def test_a_checkpoint_tests_its_own_version_and_keeps_the_later_one(two_chapters
     assert "test_pi: more than three\nlikely 04_tiny.ipynb, area" in said
 
 
+def test_a_failure_in_what_an_earlier_chapter_wrote_is_its_cells(two_chapters):
+    house = two_chapters
+    test = "from nanogpt.tiny import count\n\n\ndef test_count():\n    assert count(3)\n"
+    (house.path / "tests/test_ch05_more.py").write_text(test)
+    said = house.course("checkpoint", "05", code=2)
+    assert 'likely 04_tiny.ipynb, count under "04 · Tiny"; nanogpt/tiny.py unchanged' in said
+
+
 def test_a_damaged_notebook_that_wrote_the_module_is_told(two_chapters):
     """Else the module would lose what it had from there, without a word."""
     house, text = two_chapters, two_chapters.module.read_text()

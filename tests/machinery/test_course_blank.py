@@ -11,9 +11,10 @@ import pytest
 from house import of_code
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
+from course.cli import main
 from course.package.blank import TURN, emptied, refuse_empty
 from course.package.cells import exported_cells, functions
-from course.package.hand_out import HINT, handed_out
+from course.package.hand_out import HINT, handed_out, solution
 from course.paths import CourseError, source_chapters, source_path
 from course.states.released import exporting_cells
 
@@ -124,6 +125,13 @@ def blank_house(house):
     return house
 
 
+def test_a_run_stops_with_one_sentence(blank_house):
+    blank_house.course("start", "--blank")
+    said = blank_house.course("run", "04", code=2)
+    assert "your turn: area (write its body, run its cell, then this one again)" in said
+    assert "Traceback" not in said
+
+
 def test_the_checkpoint_says_which_one_is_empty_and_takes_what_is_written(blank_house):
     blank_house.course("start", "--blank")
     said = blank_house.course("checkpoint", "04", code=2)
@@ -132,3 +140,13 @@ def test_the_checkpoint_says_which_one_is_empty_and_takes_what_is_written(blank_
     blank_house.edit('raise NotImplementedError("your turn: area")', "return 3 * r**2")
     assert "to nanogpt/tiny.py" in blank_house.course("checkpoint", "04")
     assert "return 3 * r**2" in blank_house.module.read_text(encoding="utf-8")
+
+
+def test_solution_shows_the_released_body(capsys):
+    assert main(["solution", "4", "attention_weights"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("def attention_weights(")
+    assert "masked_fill(future" in said
+    assert solution("04", "forward") == solution("04", "CausalSelfAttention.forward")
+    assert "def head_size" in solution("04", "head_size"), "one that is not blank"
+    assert solution("05", "init_weights").splitlines()[0] == "@torch.no_grad()"

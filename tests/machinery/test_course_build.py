@@ -11,7 +11,7 @@ import pytest
 from house import commit, git
 
 from course.notebooks.address import undressed
-from course.notebooks.source import cell_lines, notebook_from_text
+from course.notebooks.source import cell_lines, notebook_from_text, with_ids_of
 
 
 def test_build_executes_exports_and_is_deterministic(house):
@@ -113,6 +113,20 @@ def test_restore_without_git_makes_the_notebook_from_its_source(house, monkeypat
     assert "not a readable notebook" in house.course("restore", "04", "--yes")
     restored = undressed(nbformat.read(house.notebook, as_version=4))
     assert cell_lines(restored) == cell_lines(notebook_from_text(house.source.read_text(encoding="utf-8")))
+
+
+def test_ids_stay_in_place_and_no_two_are_the_same():
+    def ids(text: str, old=None) -> list[str]:
+        nb = notebook_from_text(text)
+        return [cell.id for cell in (with_ids_of(old, nb) if old else nb).cells]
+
+    old = notebook_from_text("# %%\na = 1\n\n# %%\nb = 2\n\n# %%\nc = 3\n")
+    a, b, c = (cell.id for cell in old.cells)
+    assert ids("# %%\na = 1\n\n# %%\nb = 3\n\n# %%\nc = 3\n", old) == [a, b, c], "an edit"
+    more = ids("# %%\nnew = 0\n\n# %%\na = 1\n\n# %%\nb = 2\n\n# %%\nc = 3\n", old)
+    assert more[1:] == [a, b, c] and more[0] not in (a, b, c)
+    old.cells[0].id = more[0]  # an id from a time when the cell said `new = 0`
+    assert len(set(ids("# %%\na = 1\n\n# %%\nnew = 0\n\n# %%\nb = 2\n\n# %%\nc = 3\n", old))) == 4
 
 
 def test_update_goes_forward_and_keeps_what_both_changed(house, tmp_path):

@@ -142,6 +142,13 @@ def test_a_missing_cell_is_told_and_one_that_is_there_twice(notebook, made, caps
     assert "the solution cell 04-3 is there 2 times" in said["04-3"]
 
 
+def test_the_chapter_number_finds_the_notebook_in_released(handed_out, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(course.exercises.check, "RELEASED", handed_out.parent.parent)
+    monkeypatch.setattr(course.exercises.check, "PASSED", tmp_path / "progress.json")
+    assert main(["check", "4"]) == 1
+    assert "04-1" in capsys.readouterr().out
+
+
 def test_a_set_that_is_not_there_or_no_notebook_is_one_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(course.exercises.check, "RELEASED", tmp_path / "released")
     monkeypatch.chdir(tmp_path)

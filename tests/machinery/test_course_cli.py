@@ -6,6 +6,7 @@ import pytest
 
 from course import cli
 from course import runner as course_runner
+from course.grade import cli as grade
 from nanogpt import cli as package_cli
 
 MAINS = {"course": cli.main, "nanogpt": package_cli.main}
@@ -59,6 +60,21 @@ def test_a_wrong_call_is_one_line_that_says_how(words, said, capsys):
     assert cli.main(words) == 2
     err = capsys.readouterr().err
     assert err.startswith(said) and err.count("\n") == 1
+
+
+GROUPS = ["exercises", "grade"]
+NAMES = [[name] for name in cli.COMMANDS if name not in GROUPS]
+NAMES += [[group, name] for group, its in zip(GROUPS, (cli.EXERCISES, grade.ABOUT)) for name in its]
+
+
+@pytest.mark.parametrize("words", NAMES, ids=" ".join)
+def test_help_says_what_a_command_does_and_gives_an_example(words, capsys):
+    assert cli.main([*words, "--help"]) == 0
+    out = capsys.readouterr().out
+    says = out.partition("\n\n")[2].partition("\n\n")[0]
+    assert out.startswith(f"usage: course {' '.join(words)}") and not says.startswith("options")
+    assert f"Example: course {' '.join(words)}" in out
+    assert cli.main(words[:-1]) == 0 and f" {words[-1]}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

@@ -111,6 +111,16 @@ def test_only_what_is_missing_is_installed(monkeypatch):
     assert f"torch=={colab.version('torch')}" in asked, "pip might bring another PyTorch"
 
 
+def test_the_gpu_is_named_and_its_lack_is_said_where_it_counts(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "Runtime → Change runtime type → T4 GPU" in colab.about_gpu("09_measuring")
+    assert "Runtime" not in colab.about_gpu("04_attention")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    card = SimpleNamespace(name="Tesla T4", total_memory=15_828_320_256)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    assert colab.about_gpu("09_measuring") == "GPU: Tesla T4, 14.7 GiB"
+
+
 # The checkpoint
 
 
@@ -127,6 +137,22 @@ def fake_google(monkeypatch, reply) -> None:
     google.colab, there._message = there, SimpleNamespace(blocking_request=blocking_request)
     monkeypatch.setitem(sys.modules, "google", google)
     monkeypatch.setitem(sys.modules, "google.colab", there)
+
+
+@pytest.mark.parametrize(
+    "url, said",
+    [
+        ("https://github.com/OWNER/gpt2-course", "Ask whoever gave you this notebook for the address"),
+        ("file:///nowhere/gpt2-course", "git cannot fetch file:///nowhere/gpt2-course"),
+    ],
+)
+def test_what_cannot_be_fetched_is_one_sentence(monkeypatch, tmp_path, url, said):
+    fake_google(monkeypatch)
+    text = first_cell(url, "04_tiny", "0" * 16).source.replace("/content", str(tmp_path))
+    with pytest.raises(Exception, match=said) as stopped:
+        exec(text, {})
+    shown = stopped.value._render_traceback_()
+    assert shown == [str(stopped.value)], "one sentence is all that IPython prints"
 
 
 def test_the_checkpoint_takes_the_notebook_from_the_page(monkeypatch, house):

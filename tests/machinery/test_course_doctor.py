@@ -11,6 +11,7 @@ from course.machine import doctor
 from course.machine.doctor import GREEN, RED, YELLOW, Finding
 from course.notebooks import trust
 from course.notebooks.trust import disagreement, trusted_environment
+from course.paths import CourseError
 
 
 def test_this_machine_is_not_red(capsys):
@@ -21,6 +22,16 @@ def test_this_machine_is_not_red(capsys):
 def test_only_red_fails(monkeypatch, colour, code):
     monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([Finding(colour, "x", "text", "do this")]),))
     assert doctor.doctor() == code
+
+
+def test_a_check_that_breaks_is_a_finding(monkeypatch, capsys):
+    def broken():
+        raise RuntimeError("half installed")
+        yield
+
+    monkeypatch.setattr(doctor, "CHECKS", [broken])
+    assert doctor.doctor() == 1
+    assert "half installed" in capsys.readouterr().out
 
 
 def test_the_self_check_agrees_with_itself_and_sees_a_wrong_step(monkeypatch):
@@ -40,6 +51,18 @@ def test_a_device_that_disagrees_is_not_used(monkeypatch, capsys):
     assert "staying on the CPU" in capsys.readouterr().err
     monkeypatch.setattr(trust, "disagreement", lambda device: 1e-6)
     assert trusted_environment() == dict(os.environ)
+
+
+@pytest.mark.parametrize("variable, value", [("NANOGPT_DEVICE", "tpu"), ("NANOGPT_SCALE", "huge")])
+def test_an_impossible_wish_is_one_red_line_with_its_own_remedy(monkeypatch, capsys, variable, value):
+    monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(doctor, "CHECKS", [doctor.device, doctor.compiler, doctor.arithmetic])
+    assert doctor.doctor() == 1
+    red = [line for line in capsys.readouterr().out.splitlines() if line.startswith(RED)]
+    assert len(red) == 1 and value in red[0] and red[0].endswith(f"unset {variable}")
+    if variable == "NANOGPT_DEVICE":
+        with pytest.raises(CourseError, match=value):
+            trusted_environment()
 
 
 def test_files_of_different_vocabularies_are_red(monkeypatch, tmp_path):
@@ -67,3 +90,36 @@ def test_files_of_different_vocabularies_are_red(monkeypatch, tmp_path):
     (found,) = doctor.built()
     assert "tokenizer.json has 600 tokens (bbbbbbbb), stories has 0 tokens (damaged)" in found.text
     assert "`course run 01 07`" in found.remedy
+
+
+CU129 = "--index-url https://download.pytorch.org/whl/cu129"
+
+NEEDS_580 = "CUDA 13 needs driver 580 or newer"
+
+
+@pytest.mark.parametrize(
+    "driver, cuda, hidden, text, remedy",
+    [
+        ("535.104.05", None, None, "the CPU build", "--force-reinstall -c constraints.txt torch"),
+        ("535.104.05", "13.0", None, NEEDS_580, CU129),
+        ("580.82.07", "13.0", None, "torch.cuda.is_available() is False", "nvidia-smi"),
+        ("version unknown", "13.0", None, "torch.cuda.is_available() is False", "nvidia-smi"),
+        ("580.82.07", "13.0", "-1", "CUDA_VISIBLE_DEVICES='-1' hides it", "unset CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_a_gpu_that_this_pytorch_cannot_use_is_told(monkeypatch, driver, cuda, hidden, text, remedy):
+    """With the driver there, the line about the CPU does not stand alone."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    monkeypatch.setattr(doctor, "nvidia_gpu", lambda: True)
+    monkeypatch.setattr(doctor, "driver", lambda: driver)
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found, second = doctor.device()
+    assert found.topic == "GPU" and second.topic == "device"
+    assert found.colour == YELLOW and text in found.text and remedy in found.remedy
+    assert (CU129 in found.remedy) == (remedy == CU129)
+    monkeypatch.setattr(doctor, "nvidia_gpu", lambda: False)
+    assert [finding.topic for finding in doctor.device()] == ["device"]

@@ -4,7 +4,8 @@ import pytest
 from house import of_code
 
 from course.package.export import export_all, writers
-from course.paths import CourseError
+from course.package.growing import blocks_of, module_parts, names_used
+from course.paths import CourseError, module_path, modules
 
 DOC = "#| default_exp a\n#| doc a: What a is."
 STEP = """\
@@ -170,6 +171,27 @@ def test_definitions_may_use_each_other_and_what_runs_at_once_comes_first():
     text = text_of(cell)
     exec(text, {})
     assert in_order(text, "X = 1", "def mark")
+
+
+@pytest.mark.parametrize("module", modules())
+def test_in_the_package_a_helper_stands_above_its_callers(module):
+    """Read from the top, nothing is used before it is defined, but for functions that use each other."""
+    blocks = blocks_of(module_parts(module_path(module).read_text(encoding="utf-8")))
+    named = [names_used(block.text()) for block in blocks]
+    uses = [{n for n, block in enumerate(blocks) if names & block.names()} for names in named]
+    for n, block in enumerate(blocks):
+        for late in {m for m in uses[n] if m > n}:
+            below = f"{sorted(block.names())} uses {sorted(blocks[late].names())}, which stands below"
+            assert n in reached(late, uses), below
+
+
+def reached(start: int, uses: list[set[int]]) -> set[int]:
+    """The blocks that one uses, directly or through others."""
+    seen, left = set(), {start}
+    while left:
+        seen |= left
+        left = set().union(*(uses[n] for n in left)) - seen
+    return seen
 
 
 @pytest.mark.parametrize(

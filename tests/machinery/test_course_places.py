@@ -76,6 +76,33 @@ def test_conda_installs_by_the_constraints():
     assert set(named) <= set(CONSTRAINTS.splitlines())
 
 
+def dockerfile() -> list[tuple[str, str]]:
+    """Instructions and their arguments, with continued lines joined and comments left out."""
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    joined = "\n".join(line for line in lines if not line.lstrip().startswith("#")).replace("\\\n", " ")
+    return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
+
+
+def test_docker_installs_before_it_copies_the_chapters():
+    """Else every edit of a chapter installs 2 GB again; and the set-up finds all that it reads."""
+    lines = dockerfile()
+    setup = next(i for i, (what, words) in enumerate(lines) if what == "RUN" and "setup_env.py" in words)
+    copies = [(i, words.split()) for i, (what, words) in enumerate(lines) if what == "COPY"]
+    before = {word for i, words in copies if i < setup for word in words[:-1] if not word.startswith("--")}
+    read = {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "course/machine/setup_env.py"}
+    assert before == read and any(i > setup and words[-2:] == [".", "."] for i, words in copies)
+    folders = next(re.findall(r"mkdir --parents ([\w/ ]+)", words)[0] for _, words in lines[setup:])
+    packages = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert {p.removesuffix("*") for p in packages} == {*folders.split(), "course"}
+
+
+def test_docker_ignores_what_git_ignores():
+    git = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    docker = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    kept = {"*.pyc", "yours"}  # one lies in __pycache__, the other is the student's own
+    assert {line.removeprefix("**/") for line in docker} >= {line.strip("/") for line in git} - kept
+
+
 def test_binder_installs_the_pinned_versions_with_the_cpu_build_of_torch():
     lines = (ROOT / "binder/requirements.txt").read_text(encoding="utf-8").splitlines()
     wanted = [line for line in lines if not line.startswith("#")]

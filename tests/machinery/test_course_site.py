@@ -8,16 +8,62 @@ from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin
 
+import nbformat
 import pytest
 from built_site import HTML, built, needs_sphinx
 
 from course.exercises.release import secret_lines
 from course.exercises.sets import folders, read, stub
-from course.paths import PACKAGE, ROOT, SOURCES, CourseError, chapters, notebook_path
+from course.files import read_notebook
+from course.paths import PACKAGE, ROOT, SOURCES, CourseError, chapters, modules, notebook_path
+from course.predictions import ASKS
 from course.site import build as site
-from course.site import pages
+from course.site import pages, readme
+from course.site.reading import code_to_read
+from nanogpt.config import keys
 
 FILES = list(map(notebook_path, chapters()))
+
+PLACES = site.places()
+
+
+def code(source: str, printed: str = ""):
+    outputs = [nbformat.v4.new_output("stream", text=printed)] if printed else []
+    return nbformat.v4.new_code_cell(source, outputs=outputs)
+
+
+@pytest.mark.parametrize("name", ["predict", "guess"])
+def test_a_prediction_reads_as_a_question_whose_outcome_opens(name):
+    asked = code(f'{name}("05.1", "loss <1>", unit="nats")')
+    (question,) = code_to_read(asked, "", {"05.1": "11 nats"}, name)
+    assert question.cell_type == "markdown" and "<span>05.1</span> loss &lt;1&gt; (nats)" in question.source
+    assert "<summary>What came out</summary><p>11 nats</p>" in question.source
+
+
+def test_every_chapter_reads_without_directives_and_its_predictions_are_questions():
+    for path in FILES:
+        nb = pages.chapter_page(path, PLACES)
+        source = "\n".join(cell.source for cell in read_notebook(path).cells)
+        name = found[1] if (found := ASKS.search(source)) else "predict"
+        codes = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "code")
+        assert not re.search(rf"^#\||^{name}\(|alt=\"", codes, re.MULTILINE), path.name
+        asked = len(re.findall(rf"^{name}\(", source, re.MULTILINE))
+        shown = sum(cell.source.count("<p><span>") for cell in nb.cells if cell.cell_type == "markdown")
+        assert shown == asked, path.name
+
+
+def test_every_module_has_a_page_and_the_core_comes_first():
+    made = site.module_pages()
+    rows = re.findall(r"^\| \[([\w.]+)\]", made["nanogpt/index.md"], re.MULTILINE)
+    assert sorted(rows) == sorted(modules())
+    assert set(made) == {f"nanogpt/{name.replace('.', '/')}.md" for name in [*rows, "index"]}
+    assert sorted(rows, key=lambda name: "." in name) == rows and rows[:2] == ["device", "tokenizer"]
+
+
+def test_every_key_of_a_run_is_on_its_page_with_its_meaning():
+    rows = re.findall(r"^\| `(\S+)` \| `(.*?)` \| (.+) \|$", readme.keys(), re.MULTILINE)
+    assert [key for key, _, _ in rows] == list(keys())
+    assert all(meaning.strip() for _, _, meaning in rows), "a key without a meaning"
 
 
 def test_a_set_that_would_show_a_solution_is_refused():

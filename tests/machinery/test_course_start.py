@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from house import NEXT
+from house import NEXT, House
 
 from course.paths import modules
 
@@ -49,6 +49,16 @@ def test_an_empty_package_is_filled_by_checkpoints_and_is_the_committed_one(pair
     assert "package: started; chapter 04 is in it" in pair.course("progress")
     pair.course("checkpoint", "05")
     assert there(pair) == ["next", "tiny"] and pair.git("status", "--porcelain") == ""
+
+
+def test_it_begins_anywhere_with_the_chapters_before_and_again_only_if_told_where(pair):
+    said = pair.course("start", "--at", "5")
+    assert there(pair) == ["tiny"] and "chapter 04 is in it" in said and "course run 05" in said
+    assert "no chapter '06'" in pair.course("start", "--at", "06", code=2)
+    said = pair.course("start", code=2)
+    assert "started already (chapter 04 is in it)" in said and "course package" in said
+    pair.course("start", "--at", "04")
+    assert there(pair) == []
 
 
 @pytest.mark.parametrize("words", [["start"], ["start", "--at", "05"], ["start", "--blank"]])
@@ -115,6 +125,45 @@ class Stopping:
             self.replace(old, new)
         if self.left == -1:
             raise self.problem()
+
+
+def test_an_import_of_what_is_not_built_yet_names_the_chapter(pair):
+    pair.course("start")
+    said = pair.course("run", "05", code=2)
+    assert "No module named 'nanogpt.tiny'" in said
+    assert "chapter 04 makes it: run its notebook, or `course start --at 05`" in said
+    shown = pair.run_cells(["import nanogpt.tiny"], code=1)
+    assert "nanogpt/tiny.py is not there yet; chapter 04 makes it" in shown
+    pair.course("package")
+    pair.module.unlink()
+    assert "`course restore 04` brings it back" in pair.course("run", "05", code=2), "in a complete clone"
+
+
+def test_restore_brings_back_only_what_is_built(pair):
+    pair.course("start")
+    pair.edit("math.pi*r**2", "3.0*r**2")
+    pair.course("restore", "04", "--yes")
+    assert there(pair) == []
+    pair.course("checkpoint", "04")
+    pair.module.unlink()
+    pair.course("restore", "04", "--yes")
+    assert there(pair) == ["tiny"]
+
+
+def test_an_update_brings_no_module_that_is_still_to_be_built(pair, tmp_path):
+    pair.git("clone", "-q", ".", str(tmp_path / "student"))
+    student = House(tmp_path / "student")
+    student.course("start", "--at", "05")
+    (pair.path / "nanogpt/next.py").write_text("NEWER = 1\n")
+    for path in (pair.source, pair.module):
+        path.write_text(path.read_text(encoding="utf-8").replace("LIMIT = 3", "LIMIT = 4"), encoding="utf-8")
+    pair.git("commit", "-qam", "newer")
+    was = student.module.read_text()
+    assert "3 files are new or newer" in student.course("update")
+    assert there(student) == ["tiny"] and student.module.read_text() == was, "what has grown stays"
+    assert "started; chapter 04 is in it" in student.course("progress")
+    student.course("package")
+    assert "LIMIT = 4" in student.module.read_text()
 
 
 def test_a_damaged_state_is_a_complete_clone(pair):

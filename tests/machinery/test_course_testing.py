@@ -8,6 +8,8 @@ import time
 import pytest
 from house import NEXT, ROOT
 
+from course.testing import plugin
+
 TESTS = {
     "tests/test_ch05_next.py": "from nanogpt.next import twice\n\ndef test_twice():\n    assert twice(1) > 6\n",
     "tests/test_skips.py": """
@@ -83,3 +85,9 @@ def test_ctrl_c_ends_the_workers_and_their_kernels(small):
             return
         time.sleep(0.1)
     pytest.fail("the kernel goes on")
+
+
+def test_every_file_of_a_group_is_there():
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    for starts in plugin.TOGETHER.values():
+        assert any(file.startswith(starts) for file in files), starts

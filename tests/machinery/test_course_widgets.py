@@ -1,12 +1,16 @@
 """Widgets: every chapter's answers every value of every knob, with a picture in words or one sentence."""
 
+import base64
 import re
 import warnings
 from functools import cache
 
 import pytest
+from widgets import shown
 
+from course.figures.widgets import axes, explorer
 from course.files import read_cells
+from course.notebooks.build import WIDGET
 from course.paths import ROOT, SOURCES, chapters, notebook_path
 
 ipywidgets = pytest.importorskip("ipywidgets")
@@ -18,8 +22,41 @@ PNG = re.compile(r'src="data:image/png;base64,([^"]+)"')
 CALLED = re.compile(r"\b\w+_widget\(")
 
 
+def bars(its_height):
+    ax = axes(2)
+    ax.bar(["a", "b"], [1, its_height])
+    return ax, f"b is {its_height} high & a is 1"
+
+
+def picture(box) -> bytes:
+    return base64.b64decode(PNG.search(shown(box))[1])
+
+
 def alternative(said: str) -> str:
     return re.search(r'<img alt="([^"]*)"', said)[1]
+
+
+def test_a_value_that_cannot_work_says_so_where_the_picture_was_and_a_fault_its_name():
+    def draw(height):
+        if height < 2:
+            raise ValueError("1 < 2: too low")
+        return bars(height) if height < 5 else {}[height]
+
+    box = explorer(draw, height=(1, 1, 5))
+    (knob,) = knobs_of(box)
+    assert "1 &lt; 2: too low" in shown(box) and "<img" not in shown(box)
+    knob.value = 2
+    assert picture(box)
+    knob.value = 5
+    assert "KeyError: 5" in shown(box), "a widget that stands still hides its fault"
+
+
+def test_without_a_kernel_the_first_picture_stands_in_the_place_of_the_widget():
+    box = explorer(bars, its_height=(2, 1, 5))
+    data, metadata = box._repr_mimebundle_()
+    knobs_of(box)[0].value = 5
+    assert WIDGET in data and base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
+    assert metadata["image/png"]["alt"] == data["text/plain"] == "b is 2 high & a is 1"
 
 
 def widget_cells(cells) -> list[int]:
