@@ -286,8 +286,9 @@ AUTHORS = {
         "course.site.build:site",
     ),
     "test": Command(
-        "Run what CI runs: every notebook, and all tests. With `quick` it is the laws of the repository, the drift check and the\n"
-        "core's fast tests, in two minutes. With other arguments, it is one pytest with these arguments.",
+        "Run what CI runs: every notebook, and all tests but the weekly ones, which say the same on a larger scale. With `weekly`\n"
+        "they run too; with `quick` it is the laws of the repository, the drift check and the core's fast tests, in two minutes.\n"
+        "With other arguments, it is one pytest with these arguments.",
         "course.testing.run:test",
         example="course test -k tokenizer",
     ),

@@ -15,7 +15,7 @@ import sys
 import traceback
 from pathlib import Path
 
-OPTIONS = "-x", "-q", "--tb=short", "--no-header", "--color=no", "-m", "not slow"
+OPTIONS = "-x", "-q", "--tb=short", "--no-header", "--color=no", "-m", "not slow and not weekly"
 WITHOUT = [f"-pno:{plugin}" for plugin in ("cacheprovider", "faulthandler", "nbval", "anyio")]
 
 

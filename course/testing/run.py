@@ -19,17 +19,19 @@ NBVAL = [
     "--nbval-kernel-startup-timeout=600",
 ]
 LAWS = "laws", "repository", "repository_chapters", "repository_windows"  # and that nothing has drifted
-QUICK = ["-m", "not slow and not gpu", "tests/core", *(f"tests/repository/test_{name}.py" for name in LAWS)]
+LIGHT = "not slow and not weekly and not gpu"
+QUICK = ["-m", LIGHT, "tests/core", *(f"tests/repository/test_{name}.py" for name in LAWS)]
 
 
 def test(words: list[str]) -> int:
-    """pytest's exit code. Without words everything runs, the notebooks in clones; with words it is one pytest, in place."""
+    """pytest's exit code. Without words the notebooks run in clones and the tests beside them; with words it is one pytest, in place."""
     missing = [name for name in ("pytest", "nbval", "xdist") if importlib.util.find_spec(name) is None]
     if missing:
         what = " and ".join(missing)
         raise CourseError(f"the tests need {what}: pip install -c constraints.txt -e '.[course,dev]'")
-    if not words:
-        return run_pytest([*workers(), "--durations=30", *students_way(), "tests"])
+    if words in ([], ["weekly"]):
+        left_out = [] if words else ["-m", "not weekly"]
+        return run_pytest([*workers(), *left_out, "--durations=30", *students_way(), "tests"])
     if words[0] == "quick":
         return run_pytest([*workers(), *QUICK, *words[1:]])
     return run_pytest(words)

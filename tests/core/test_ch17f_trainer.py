@@ -49,12 +49,12 @@ def test_a_step_is_saved_before_it_is_evaluated(config, monkeypatch):
     assert [line["step"] for line in lines(config().run.dir) if "val_loss" in line] == [6, 12]
 
 
-SLOW = [(True, "wsd"), (False, "constant")]
+AGAIN = [(True, "wsd"), (False, "constant")]
 
 
 @pytest.mark.parametrize(
     ("documents", "schedule"),
-    [(True, "cosine"), *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
+    [(True, "cosine"), *(pytest.param(*each, marks=pytest.mark.weekly) for each in AGAIN)],
 )
 def test_a_run_stopped_anywhere_ends_the_same_after_the_end_of_an_epoch_too(
     config, tmp_path, monkeypatch, documents, schedule

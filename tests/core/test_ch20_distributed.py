@@ -177,7 +177,7 @@ def rings(ranks: Ranks, sizes) -> list:
 
 
 @pytest.mark.parametrize(
-    "size", [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+    "size", [3, pytest.param(2, marks=pytest.mark.weekly), pytest.param(4, marks=pytest.mark.weekly)]
 )
 def test_the_ring_is_all_reduce_and_sends_what_it_should(size):
     for apart, counted in in_ranks(rings, size, (1, 2, 7, 1001)):

@@ -69,8 +69,8 @@ def one(config, tmp_path) -> str:
 # The same run
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("documents", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.weekly)])
+@pytest.mark.parametrize("documents", [True, pytest.param(False, marks=pytest.mark.weekly)])
 def test_any_number_of_ranks_is_the_same_run(size, documents, config, tmp_path):
     alone = config(run_dir=str(tmp_path / "one"), data_documents=documents)
     trainer.train_config(alone)
@@ -87,7 +87,7 @@ def test_any_number_of_ranks_is_the_same_run(size, documents, config, tmp_path):
 
 @pytest.mark.parametrize(
     ("first", "then"),
-    [(2, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(4, 2), (4, 1), (1, 4)])],
+    [(2, 1), *(pytest.param(*each, marks=pytest.mark.weekly) for each in [(4, 2), (4, 1), (1, 4)])],
 )
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(first, then, config, one):
     stopped = config()
@@ -109,7 +109,7 @@ def test_the_same_number_goes_on_bit_for_bit_with_dropout_too(config, tmp_path):
 # Stopping
 
 
-@pytest.mark.parametrize("who", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("who", [1, pytest.param(0, marks=pytest.mark.weekly)])
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(who, config):
     assert in_runs(fit_and_stop, 2, config(), 7, who, "signal") == [7, 7]
     assert checkpoint.latest(config().run.dir).name == "step_000007"
@@ -152,7 +152,7 @@ def fit_differently(ranks: Ranks, config, other) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"optim_lr": 2e-2}, pytest.param({"run_dir": "elsewhere"}, marks=pytest.mark.slow)]
+    "change", [{"optim_lr": 2e-2}, pytest.param({"run_dir": "elsewhere"}, marks=pytest.mark.weekly)]
 )
 def test_a_rank_with_another_configuration_is_refused_at_the_start(change, config):
     for result in in_runs(fit_differently, 2, config(), config(**change)):
@@ -210,7 +210,7 @@ def loss_of(ranks: Ranks, tokens, eot: int) -> float:
     return held_loss(SimpleNamespace(model=model, held=held, ranks=ranks, config=load_config("tiny")))
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.weekly)])
 def test_a_shared_evaluation_is_the_whole_one(size):
     tokens = np.random.default_rng(0).integers(0, 20, 300).astype(np.uint16)
     tokens[0] = 19

@@ -106,7 +106,7 @@ def several(ranks: Ranks, seed, hows) -> dict:
     [
         (2, ["float32"]),
         pytest.param(2, ["recompute", "bf16"], marks=pytest.mark.slow),
-        pytest.param(4, ["float32", "recompute", "bf16"], marks=pytest.mark.slow),
+        pytest.param(4, ["float32", "recompute", "bf16"], marks=pytest.mark.weekly),
     ],
 )
 def test_fsdp_is_one_process(size, hows, seed, alone):

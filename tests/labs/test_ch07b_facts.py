@@ -154,7 +154,7 @@ def test_the_rules_find_a_shortcut_where_there_is_one():
     assert len(plots) > 400 and rule_accuracies(plots, plots)["the first"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_two_layers_learn_whose_number_it_is_and_one_layer_does_not(tmp_path):
     """Chapter 07's model and rate; two layers need some 800 of 2,000 steps for it, so the run ends when they have."""
     manifest = ensure_corpus(tmp_path, n=9000)

@@ -181,7 +181,7 @@ print(metrics.num_bytes_accessed / sum(p.numel() for p in model.parameters()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.skipif(bool(why_not_compiled(CPU)), reason="needs a C++ compiler")
 def test_a_compiled_update_moves_28_bytes_a_weight():
     """With 4 more for laying the gradients end to end it is the 32 that the forecast counts; in pieces it is over 100.

@@ -102,7 +102,7 @@ def test_a_forecast_from_a_sheet_takes_a_batch_that_fits(capsys):
     assert "B=16" in (said := capsys.readouterr().out) and "does not fit" in said
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_real_climb(tmp_path):
     """In a process of its own, since kept memory stays kept."""
     out = tmp_path / "ladder.json"

@@ -404,7 +404,7 @@ def test_shards_in_the_making_are_not_taken_for_others(made, stopped, source, ou
 @pytest.mark.parametrize(
     ("kind", "n"),
     [("jsonl", 1), ("jsonl", 3)]
-    + [pytest.param(kind, 3, marks=pytest.mark.slow) for kind in ("paragraphs", "parquet", "folder")],
+    + [pytest.param(kind, 3, marks=pytest.mark.weekly) for kind in ("paragraphs", "parquet", "folder")],
 )
 def test_parts_in_any_order_give_the_bytes_of_one_run(tmp_path, prepared, made, stopped, out, kind, n):
     """One of them is stopped and run again, one is run twice, one never."""
@@ -446,7 +446,7 @@ TRACED = {f"nanogpt.labs.corpora.{name}" for name in ("prepare", "chunks", "sour
 TRACED |= {"nanogpt.shards", "nanogpt.files"}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.weekly) for seed in (1, 2))])
 def test_a_run_stopped_anywhere_goes_on_with_the_same_bytes(tmp_path, made, out, seed):
     """Stopped at a random line of prepare, again and again, until it gets through."""
     source = write_jsonl(tmp_path / "a.jsonl", [story.text for story in stories(100)])
@@ -540,7 +540,7 @@ def test_parts_at_the_same_time_one_killed_give_the_bytes_of_one_run(tmp_path, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", pytest.param("parquet", marks=pytest.mark.weekly)])
 def test_memory_does_not_grow_with_the_source(tmp_path, start, kind):
     psutil = pytest.importorskip("psutil")
     texts, peaks = [story.text for story in stories(5000)], []

@@ -63,7 +63,7 @@ def killed_until_done(config: Config, kinds: list, dice: random.Random, events: 
 
 @pytest.mark.parametrize(
     ("case", "often"),
-    [("all three", 2), *(pytest.param(case, 4, marks=pytest.mark.slow) for case in KEYS)],
+    [("all three", 2), *(pytest.param(case, 4, marks=pytest.mark.weekly) for case in KEYS)],
 )
 def test_a_run_that_is_killed_ends_with_the_same_bits(case, often, folder):
     """Half of the kills come within a step or an evaluation, half at a change of the disk."""

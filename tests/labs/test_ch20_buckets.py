@@ -56,7 +56,7 @@ def accumulated_messages(ranks: Ranks, data: str) -> int:
 
 
 @GLOO
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.weekly)])
 def test_every_version_is_one_process_and_sends_as_many_messages_as_it_says(size, data):
     for found in in_ranks(laws, size, data):
         for name, told in found["versions"].items():

@@ -80,7 +80,7 @@ def by_hand(ranks: Ranks) -> dict:
     return found
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.weekly)])
 def test_each_stage_by_hand_trains_the_weights_of_one_process(size):
     for found in in_ranks(by_hand, size):
         assert not (wrong := {name: off for name, off in found.items() if off > 1e-5}), wrong
@@ -108,7 +108,7 @@ def alone(data, one_thread) -> dict:
     return found
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.weekly)])
 def test_each_way_has_the_losses_of_one_process_and_the_bytes_of_the_formula(size, data, alone):
     """Bytes to the last one, with rows that do not divide: what a rank holds when backward ends, and what a step moves.
 

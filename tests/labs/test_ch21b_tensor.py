@@ -85,12 +85,16 @@ def alone(seed, one_thread) -> dict:
     return curve(Ranks(), seed, "one process")
 
 
-SLOW = [(2, "split"), (4, "split"), (4, "sequence"), (4, "data × sequence")]
+AGAIN = [(2, "split"), (4, "split"), (4, "sequence"), (4, "data × sequence")]
 
 
 @pytest.mark.parametrize(
     ("size", "way"),
-    [(2, "sequence"), (4, "data × tensor"), *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
+    [
+        (2, "sequence"),
+        (4, "data × tensor"),
+        *(pytest.param(*each, marks=pytest.mark.weekly) for each in AGAIN),
+    ],
 )
 def test_a_split_model_is_one_process(size, way, seed, alone):
     for found in in_ranks(curve, size, seed, way):
@@ -119,7 +123,7 @@ def unclipped(ranks: Ranks, folder: str, way: str) -> tuple[list, float]:
     return losses + [train_step(model, optimizer, [rows(s)]).item() for s in range(1, STEPS)], apart
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.weekly)])
 def test_by_hand_is_one_process(size, seed):
     losses, _ = unclipped(Ranks(), seed, "one process")
     for found, apart in in_ranks(unclipped, size, seed, "by hand"):
@@ -171,7 +175,7 @@ def of_a_rank(ranks: Ranks, folder: str) -> tuple[float, list[list[float]]]:
     return block_by_hand(ranks, folder), [vocabulary(ranks, V) for V in (50_257, 96, 101)]
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.weekly)])
 def test_sequence_by_hand_and_a_vocabulary_in_parts_are_one_process(size, seed):
     for apart, vocabularies in in_ranks(of_a_rank, size, seed):
         assert apart < BOUND, "sequence parallelism by hand computes another block"

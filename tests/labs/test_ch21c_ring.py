@@ -82,7 +82,7 @@ def assert_whole(parts: list, T: int, name: str) -> None:
 @GLOO
 @pytest.mark.parametrize(  # three: of two ranks, right is left
     ("size", "name"),
-    [(3, "zigzag"), *(pytest.param(n, s, marks=pytest.mark.slow) for n in (2, 4) for s in SPLITS)],
+    [(3, "zigzag"), *(pytest.param(n, s, marks=pytest.mark.weekly) for n in (2, 4) for s in SPLITS)],
 )
 def test_ring_attention_is_attention_with_gradients_at_their_owners(size, name):
     assert_whole(in_ranks(around_the_ring, size, 24, name), 24, name)
@@ -169,7 +169,7 @@ def alone(seed, one_thread) -> dict:
 @pytest.mark.parametrize(
     ("size", "name"),
     [(2, "zigzag")]
-    + [pytest.param(*each, marks=pytest.mark.slow) for each in ((4, "zigzag"), (2, "contiguous"))],
+    + [pytest.param(*each, marks=pytest.mark.weekly) for each in ((4, "zigzag"), (2, "contiguous"))],
 )
 def test_a_model_trains_as_in_one_process(seed, alone, size, name):
     first, *others = in_ranks(curve, size, seed, name)

@@ -267,7 +267,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.weekly)])
 def test_made_in_parts_compiled_and_validated_as_one_process(size, tmp_path):
     """What the configuration lets through also compiles: gpt2-124M does, with the words of the FAQ."""
     assert faqs_layouts(), "the FAQ names no layout, or this file does not find it"
@@ -384,7 +384,7 @@ def test_in_parts_a_run_goes_on_bit_for_bit_and_a_kill_leaves_the_checkpoint_bef
     assert furthest(*models) == 0, "the weights differ"
 
 
-@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.weekly)])
 def test_parts_go_on_with_another_number_of_ranks(size, folder, parts, tmp_path, one):
     shutil.copytree(parts / "stopped", tmp_path / "run")
     started(size, (in_parts(folder, tmp_path / "run"), None))

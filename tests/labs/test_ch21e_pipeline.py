@@ -106,7 +106,7 @@ def test_the_drills_of_the_pipeline_run_on_gpus(tmp_path):
 # Stages
 
 
-@pytest.fixture(scope="module", params=[5, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[5, pytest.param(2, marks=pytest.mark.weekly)])
 def seed(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"seed{request.param}")
     shape = GPTConfig(block_size=T, vocab_size=V, n_layer=request.param, n_head=2, n_embd=32)
@@ -158,7 +158,7 @@ def piped(ranks: Ranks, folder, schedule) -> tuple:
 @pytest.mark.parametrize(
     ("size", "schedule"),
     [(2, one_f_one_b)]
-    + [pytest.param(n, s, marks=pytest.mark.slow) for n, s in [(2, gpipe), (4, one_f_one_b)]],
+    + [pytest.param(n, s, marks=pytest.mark.weekly) for n, s in [(2, gpipe), (4, one_f_one_b)]],
 )
 def test_a_pipeline_trains_as_one_process(seed, size, schedule):
     if load_model(seed).config.n_layer < size:

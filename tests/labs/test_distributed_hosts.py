@@ -56,6 +56,7 @@ def reached(run: Path, steps: int, folder: Path) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.weekly
 def test_both_hosts_start_again_when_the_worker_of_one_is_killed(hosts, alone, tmp_path):
     """c10d rendezvous with --max-restarts: the hosts meet anew, the run goes on from its last checkpoint, and before and
     after it they train as one process does."""

@@ -12,7 +12,7 @@ from course.paths import NOTEBOOKS, CourseError, notebook_path
 BLANK = '#| export labs.parallel.buckets\ndef ring_all_reduce(x: Tensor) -> Tensor:\n    raise NotImplementedError("your turn: ring_all_reduce: a hint")\n'
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_they_answer_fail_start_again_and_run_what_was_edited(capsys, monkeypatch):
     run = []
     monkeypatch.setattr(processes, "RUN", run)

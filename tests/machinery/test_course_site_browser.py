@@ -54,7 +54,7 @@ def test_no_page_fails_asks_another_host_or_is_wider_than_the_screen(base, windo
 
 
 @needs_axe
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.weekly)])
 def test_nothing_stands_in_the_way_of_a_reader_with_a_keyboard_or_a_screen_reader(base, window, theme):
     """axe-core: contrast 4.5:1, alternative texts, headings in order, names of buttons, tables' heads, scrolling by key."""
     found = []

@@ -15,6 +15,8 @@ TESTS = {
     "tests/test_skips.py": """
 import pytest
 
+@pytest.mark.weekly
+def test_again(): raise AssertionError
 def test_gpu(): pytest.skip("needs a CUDA device")
 def test_package(): pytest.importorskip("no_such_package")
 """,
@@ -60,7 +62,7 @@ def test_everything_runs_once_and_what_is_exported_otherwise_than_committed_fail
     lines = said.splitlines()
     assert "skipped    1: a CUDA GPU" in lines and "skipped    1: no_such_package" in lines
     cells = 6 + 5 + 2  # code cells of both notebooks, and a comparison for each half; both make tiny.py
-    assert f"3 failed, {cells + 3 - 3} passed, 2 skipped" in lines[-1]
+    assert f"3 failed, {cells + 3 - 3} passed, 2 skipped, 1 deselected" in lines[-1]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from tutor import module_of, package_of_others, problems
 
 from course.package.tutor import NotRight, Raised, blanks_of, check, leaves, same
 from course.paths import ROOT, TESTS, source_chapters
+from course.testing.run import LIGHT
 
 NO_EXPORT = "11", "15b"
 WITH_BLANKS = [chapter for chapter in source_chapters() if chapter not in NO_EXPORT]
@@ -30,13 +31,13 @@ def others(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("part", ["core", "labs"])
 def test_who_writes_each_blank_from_its_text_passes_every_chapter(others, part):
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(others), str(ROOT)])}
     seen = "import nanogpt, sys; sys.exit(not nanogpt.__file__.startswith(sys.argv[1]))"
     assert subprocess.run([sys.executable, "-c", seen, str(others)], cwd=others, env=env).returncode == 0
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", LIGHT]
     pipes = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
     done = subprocess.run([*command, str(TESTS / part)], cwd=others, env=env, **pipes)
     assert done.returncode == 0, done.stdout[-6000:]
