@@ -84,7 +84,7 @@ def watched(page, base: str) -> list[str]:
     return wrong
 
 
-def until(page, holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def until(page, holds: Callable[[], bool], what: str, seconds: float) -> None:
     """Wait for something that no selector can ask for."""
     for _ in range(round(10 * seconds)):
         if holds():

@@ -1,7 +1,7 @@
 """The law: after chapter N the package is what notebooks 00…N have exported, and at the end it is the committed one.
 
 `course test` runs the notebooks in a clone whose package is empty, in two halves side by side: the second is a clone of its own,
-whose package is what `course start --at 17e` makes. tests/student_way.py, which runs last in each, compares the packages: the first
+whose package is what `course start --at 19` makes. tests/student_way.py, which runs last in each, compares the packages: the first
 half has to end with the package that the second has begun with, and the second with the committed one.
 """
 
@@ -16,7 +16,7 @@ from course.states.released import owners, released
 
 HALVES = ROOT / "build" / "student" / "first", ROOT / "build" / "student" / "second"  # clones
 COMPARISON = "student_way.py"  # in tests/
-SEAM = "17e"  # the second half's first chapter: each half takes about as long
+SEAM = "19"  # the second half's first chapter: each half takes about as long
 HANDS_OVER = "07"  # what the chapters up to this one have made in data/built, the second half needs as well
 BY_HAND = ("__init__.py", "__main__.py")  # the files of the package that no notebook exports
 # Python runs it in the clone. An editable installation's finder would give nanogpt.cli and nanogpt.device of the complete package.

@@ -127,6 +127,9 @@ def test_impossible_sizes_are_refused_and_the_largest_possible_one_is_not():
     assert (largest.vocab_size, largest.eot) == (260, 259)
 
 
+# --- encoding ---------------------------------------------------------------------------------------------------
+
+
 @settings(deadline=None, max_examples=120)
 @given(st.binary(max_size=60))
 def test_ranks_say_what_the_list_of_merges_says(trained, chunk):
@@ -138,9 +141,6 @@ def test_ranks_say_what_the_list_of_merges_says(trained, chunk):
         for pair in pairs:
             ids = replace(ids, pair, new)
     assert merge_chunk(chunk, trained.ranks) == ids
-
-
-# --- encoding ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["trained", "gpt2"])

@@ -140,7 +140,7 @@ def test_ours_to_transformers_without_a_warning(transformers, tmp_path, hf, capl
     compare(ours, theirs, some_ids(hf), 32)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_parity_at_gpt2_small(transformers, tmp_path):
     """Both directions, in float32."""
     theirs = hf_model(transformers, dict(zip(KEYS, (12, 12, 768, 1024, 50257))))

@@ -521,7 +521,7 @@ def test_kill_9_at_a_random_point_changes_nothing(tmp_path, start):
     assert whole_files(out) == files_in(tmp_path / "straight"), seed
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no shared lock: there, parts take turns")
 def test_parts_at_the_same_time_one_killed_give_the_bytes_of_one_run(tmp_path, start):
     source = write_csv(tmp_path / "source.csv", [story.text for story in stories(5000)] * 4)
@@ -539,8 +539,8 @@ def test_parts_at_the_same_time_one_killed_give_the_bytes_of_one_run(tmp_path, s
     assert files_in(out) == files_in(tmp_path / "straight")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["jsonl", pytest.param("parquet", marks=pytest.mark.weekly)])
+@pytest.mark.weekly
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_memory_does_not_grow_with_the_source(tmp_path, start, kind):
     psutil = pytest.importorskip("psutil")
     texts, peaks = [story.text for story in stories(5000)], []

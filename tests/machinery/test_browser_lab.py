@@ -84,9 +84,17 @@ def retype(page, cell, old: str, new: str) -> None:
 
 
 def wait_for_saved(page, notebook: Path, text: str) -> None:
-    """Wait until the file holds the text: the tab's own sign comes later than the keys, both ways."""
+    """Wait until the file holds the text: the tab's own sign comes later than the keys, both ways.
+
+    By itself JupyterLab saves every ten seconds, and seldomer where the disk was slow.
+    """
     written = json.dumps(text)[1:-1]
-    until(page, lambda: written in notebook.read_text(encoding="utf-8"), f"{notebook.name} is saved")
+    until(
+        page,
+        lambda: written in notebook.read_text(encoding="utf-8"),
+        f"{notebook.name} is saved",
+        RUN // 1000,
+    )
 
 
 # The story of a chapter

@@ -97,34 +97,7 @@ def test_what_the_student_exported_is_never_overwritten(clone):
     assert clone.module.read_text() == "x = 'mine'" and clone.head() == clone.commits["third"]
 
 
-# Which packages
-
-
-def test_only_what_is_missing_is_installed(monkeypatch):
-    """A command's need and two of the course; the course itself is no package, and Colab is the page."""
-    absent = {"pydantic", "psutil", "ruff", "nanogpt-course", "jupyterlab"}
-    done, asked = SimpleNamespace(returncode=0, stderr=""), []
-    monkeypatch.setattr(colab, "there", lambda name: name not in absent)
-    monkeypatch.setattr(colab.subprocess, "run", lambda command, **_: asked.extend(command) or done)
-    assert colab.install_missing() == "installed pydantic, psutil, ruff"
-    assert [word.split(">")[0] for word in asked if ">=" in word] == ["pydantic", "psutil", "ruff"]
-    assert f"torch=={colab.version('torch')}" in asked, "pip might bring another PyTorch"
-
-
-def test_the_gpu_is_named_and_its_lack_is_said_where_it_counts(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "Runtime → Change runtime type → T4 GPU" in colab.about_gpu("09_measuring")
-    assert "Runtime" not in colab.about_gpu("04_attention")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    card = SimpleNamespace(name="Tesla T4", total_memory=15_828_320_256)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
-    assert colab.about_gpu("09_measuring") == "GPU: Tesla T4, 14.7 GiB"
-
-
-# The checkpoint
-
-
-def fake_google(monkeypatch, reply) -> None:
+def fake_google(monkeypatch, reply=None) -> None:
     """Modules google and google.colab as far as the course asks them; `reply`: what the page answers, or an error."""
 
     def blocking_request(kind, request="", timeout_sec=5):
@@ -153,6 +126,33 @@ def test_what_cannot_be_fetched_is_one_sentence(monkeypatch, tmp_path, url, said
         exec(text, {})
     shown = stopped.value._render_traceback_()
     assert shown == [str(stopped.value)], "one sentence is all that IPython prints"
+
+
+# Which packages
+
+
+def test_only_what_is_missing_is_installed(monkeypatch):
+    """A command's need and two of the course; the course itself is no package, and Colab is the page."""
+    absent = {"pydantic", "psutil", "ruff", "nanogpt-course", "jupyterlab"}
+    done, asked = SimpleNamespace(returncode=0, stderr=""), []
+    monkeypatch.setattr(colab, "there", lambda name: name not in absent)
+    monkeypatch.setattr(colab.subprocess, "run", lambda command, **_: asked.extend(command) or done)
+    assert colab.install_missing() == "installed pydantic, psutil, ruff"
+    assert [word.split(">")[0] for word in asked if ">=" in word] == ["pydantic", "psutil", "ruff"]
+    assert f"torch=={colab.version('torch')}" in asked, "pip might bring another PyTorch"
+
+
+def test_the_gpu_is_named_and_its_lack_is_said_where_it_counts(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "Runtime → Change runtime type → T4 GPU" in colab.about_gpu("09_measuring")
+    assert "Runtime" not in colab.about_gpu("04_attention")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    card = SimpleNamespace(name="Tesla T4", total_memory=15_828_320_256)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    assert colab.about_gpu("09_measuring") == "GPU: Tesla T4, 14.7 GiB"
+
+
+# The checkpoint
 
 
 def test_the_checkpoint_takes_the_notebook_from_the_page(monkeypatch, house):

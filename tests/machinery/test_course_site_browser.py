@@ -35,13 +35,12 @@ def go(page, address: str, theme: str = "light") -> None:
     page.wait_for_load_state("load")
 
 
-def test_no_page_fails_asks_another_host_or_is_wider_than_the_screen(base, window):
-    """All pages but those of the package, which are of one make: of them each eighth."""
+@pytest.mark.parametrize("each", [8, pytest.param(1, marks=pytest.mark.weekly)])
+def test_no_page_fails_asks_another_host_or_is_wider_than_the_screen(base, window, each):
     wide, width = [], 1280
     names = sorted(path.relative_to(HTML).as_posix() for path in built())
-    package = [name for name in names if name.startswith("nanogpt/labs")]
     with opened(base, within=window) as page:
-        for name in [name for name in names if name not in package] + package[::8]:
+        for name in names[::each]:
             go(page, base + name)
             if page.locator(".math").count():
                 page.wait_for_selector("mjx-container", state="attached")
