@@ -1,8 +1,8 @@
 """The law: after chapter N the package is what notebooks 00…N have exported, and at the end it is the committed one.
 
-`course test` runs the notebooks in a clone whose package is empty, in two halves side by side: the second is a clone of its own,
-whose package is what `course start --at 19` makes. tests/student_way.py, which runs last in each, compares the packages: the first
-half has to end with the package that the second has begun with, and the second with the committed one.
+`course test` runs the notebooks in a clone whose package is empty, in three parts side by side: each later one is a clone of its
+own, whose package is what `course start --at 17` makes, or `--at 20a`. tests/student_way.py, which runs last in each, compares the
+packages: a part has to end with the package that the next one has begun with, and the last with the committed one.
 """
 
 import shutil
@@ -14,10 +14,10 @@ from course.git import git
 from course.paths import PACKAGE, ROOT, module_path, notebook_path, source_chapters
 from course.states.released import owners, released
 
-HALVES = ROOT / "build" / "student" / "first", ROOT / "build" / "student" / "second"  # clones
+PARTS = [ROOT / "build" / "student" / name for name in ("first", "second", "third")]  # clones
 COMPARISON = "student_way.py"  # in tests/
-SEAM = "19"  # the second half's first chapter: each half takes about as long
-HANDS_OVER = "07"  # what the chapters up to this one have made in data/built, the second half needs as well
+SEAMS = "17", "20a"  # the later parts' first chapters: all parts end at about the same time
+HANDS_OVER = "07"  # what the chapters up to this one have made in data/built, the later parts need as well
 BY_HAND = ("__init__.py", "__main__.py")  # the files of the package that no notebook exports
 # Python runs it in the clone. An editable installation's finder would give nanogpt.cli and nanogpt.device of the complete package.
 ONLY_THE_CLONE = """import sys
@@ -26,8 +26,13 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "Editable" not in geta
 """
 
 
-def before_the_seam() -> list[str]:
-    return [chapter for chapter in source_chapters() if chapter < SEAM]
+def part_of(chapter: str) -> int:
+    return sum(chapter >= seam for seam in SEAMS)
+
+
+def before(part: int) -> list[str]:
+    """The chapters of the parts before this one."""
+    return [chapter for chapter in source_chapters() if part_of(chapter) < part]
 
 
 def student_clone(folder: Path, chapters: Iterable[str] = ()) -> Path:
@@ -79,15 +84,15 @@ def contents(package: Path) -> dict[str, bytes]:
 
 
 def clone_of(path: Path) -> Path | None:
-    """The half of the notebooks to which a file belongs."""
-    return next((half for half in HALVES if path.is_relative_to(half)), None)
+    """The part of the notebooks to which a file belongs."""
+    return next((part for part in PARTS if path.is_relative_to(part)), None)
 
 
-def hand_over(first: Path, second: Path) -> None:
-    """Copy what the first half has made into the second; when it is there, it is complete."""
-    aside = built_in(second).with_name("handed-over")
+def hand_over(first: Path, later: Path) -> None:
+    """Copy what the first part has made into a later one; when it is there, it is complete."""
+    aside = built_in(later).with_name("handed-over")
     shutil.copytree(built_in(first), aside)
-    aside.rename(built_in(second))
+    aside.rename(built_in(later))
 
 
 def built_in(clone: Path) -> Path:

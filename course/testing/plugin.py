@@ -13,7 +13,7 @@ from jupyter_client.manager import KernelManager
 from xdist.scheduler import LoadScopeScheduling
 
 from course.paths import relative
-from course.testing.law import COMPARISON, HALVES, HANDS_OVER, built_in, clone_of, hand_over
+from course.testing.law import COMPARISON, HANDS_OVER, PARTS, built_in, clone_of, hand_over
 
 # What one worker runs, in this order: files that share what takes long to make, and the longest single ones. The others
 # come after these, so that the workers end at about the same time.
@@ -59,26 +59,26 @@ class InAClone(KernelManager):
 
 
 class Schedule(LoadScopeScheduling):
-    """xdist's: a worker gets the next file when it has nearly done its last one. A half of the notebooks is one file here."""
+    """xdist's: a worker gets the next file when it has nearly done its last one. A part of the notebooks is one file here."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
 
     def _assign_work_unit(self, node) -> None:
-        """The second half comes next as soon as it can begin, and is the last one before."""
-        second = str(HALVES[1])
-        if second in self.workqueue:
-            self.workqueue.move_to_end(second, last=not built_in(HALVES[1]).exists())
+        """The later parts come next as soon as they can begin, and are the last ones before."""
+        for part in PARTS[1:]:
+            if str(part) in self.workqueue:
+                self.workqueue.move_to_end(str(part), last=not built_in(part).exists())
         super()._assign_work_unit(node)
 
 
 def unit(nodeid: str) -> str:
-    """What one worker runs: a half of the notebooks with the comparison at its end, files that belong together, or a file."""
+    """What one worker runs: a part of the notebooks with the comparison at its end, files that belong together, or a file."""
     file = nodeid.partition("::")[0]
-    for half in HALVES:
-        compares = file == f"tests/{COMPARISON}" and nodeid.endswith(f"[{half.name}]")
-        if compares or nodeid.startswith(relative(half)):
-            return str(half)
+    for part in PARTS:
+        compares = file == f"tests/{COMPARISON}" and nodeid.endswith(f"[{part.name}]")
+        if compares or nodeid.startswith(relative(part)):
+            return str(part)
     return next((name for name, starts in TOGETHER.items() if file.startswith(starts)), file)
 
 
@@ -90,7 +90,7 @@ def pytest_configure(config) -> None:
 
 
 def pytest_collection_modifyitems(items: list) -> None:
-    order = [str(HALVES[0]), *TOGETHER]
+    order = [str(PARTS[0]), *TOGETHER]
     items.sort(key=lambda item: order.index(unit(item.nodeid)) if unit(item.nodeid) in order else len(order))
 
 
@@ -105,10 +105,11 @@ def pytest_xdist_make_scheduler(config, log) -> Schedule:
 
 
 def pytest_runtest_teardown(item, nextitem) -> None:
-    """The second half needs what the first has made up to the chapter that trains the model."""
+    """The later parts need what the first has made up to the chapter that trains the model."""
     ends = nextitem is None or nextitem.path != item.path
-    if ends and item.path.is_relative_to(HALVES[0]) and item.path.name.startswith(f"{HANDS_OVER}_"):
-        hand_over(*HALVES)
+    if ends and item.path.is_relative_to(PARTS[0]) and item.path.name.startswith(f"{HANDS_OVER}_"):
+        for later in PARTS[1:]:
+            hand_over(PARTS[0], later)
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from course.paths import NOTEBOOKS, ROOT, CourseError, number_of, numbered
-from course.testing.law import COMPARISON, HALVES, SEAM, before_the_seam, student_clone
+from course.testing.law import COMPARISON, PARTS, before, part_of, student_clone
 
 # Every notebook is a test: its fresh outputs must be the committed ones, durations aside.
 NBVAL = [
@@ -47,10 +47,10 @@ def cores() -> int:
 
 
 def students_way() -> list[str]:
-    """The notebooks in two clones, each half in its own, and the comparison with the committed package."""
-    first, second = student_clone(HALVES[0]), student_clone(HALVES[1], before_the_seam())
+    """The notebooks in three clones, each part in its own, and the comparison with the committed package."""
+    clones = [student_clone(folder, before(part)) for part, folder in enumerate(PARTS)]
     notebooks = [
-        (first if number_of(path) < SEAM else second) / NOTEBOOKS.name / path.name
+        clones[part_of(number_of(path))] / NOTEBOOKS.name / path.name
         for path in numbered(NOTEBOOKS, ".ipynb")
     ]
     return [*map(str, notebooks), "-o", f"python_files=test_*.py {COMPARISON}"]

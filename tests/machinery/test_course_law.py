@@ -40,12 +40,12 @@ def test_an_editable_installation_lends_the_clone_no_module(clone):
     assert done.stdout == "there\n" and "No module named 'nanogpt.cli'" in done.stderr
 
 
-def test_the_second_half_begins_with_what_the_first_has_to_end_with(tmp_path):
-    clone = student_clone(tmp_path / "second", law.before_the_seam())
-    assert differences(clone / "nanogpt", law.made_by(law.before_the_seam())) == []
+def test_a_later_part_begins_with_what_the_one_before_has_to_end_with(tmp_path):
+    clone = student_clone(tmp_path / "third", law.before(2))
+    assert differences(clone / "nanogpt", law.made_by(law.before(2))) == []
     there = set(contents(clone / "nanogpt"))
     assert {law.file_name(name) for name in claimed_modules(notebook_path("17d"))} <= there
-    assert there < set(contents(PACKAGE)), "the second half has nothing to fill"
+    assert there < set(contents(PACKAGE)), "the third part has nothing to fill"
 
 
 def test_each_kind_of_difference_names_the_file_and_its_notebook(tmp_path):

@@ -33,7 +33,7 @@ def built_course(built_house, tmp_path_factory):
     for name in ("student_way.py", "nbval.cfg"):
         (house.path / "tests" / name).write_text((ROOT / "tests" / name).read_text(encoding="utf-8"))
     law = house.path / "course/testing/law.py"
-    text = law.read_text(encoding="utf-8").replace('SEAM = "19"', 'SEAM = "05"')
+    text = law.read_text(encoding="utf-8").replace('SEAMS = "17", "20a"', 'SEAMS = "05", "06"')
     # house.py's course has a device that no notebook exports
     law.write_text(text.replace('"__main__.py")', '"__main__.py", "device.py")'), encoding="utf-8")
     house.course("build", "05")
@@ -62,7 +62,7 @@ def test_everything_runs_once_and_what_is_exported_otherwise_than_committed_fail
     assert "nanogpt/tiny.py is not the committed one (04_tiny.ipynb)" in said and "one is not two" in said
     lines = said.splitlines()
     assert "skipped    1: a CUDA GPU" in lines and "skipped    1: no_such_package" in lines
-    cells = 6 + 5 + 2  # code cells of both notebooks, and a comparison for each half; both make tiny.py
+    cells = 6 + 5 + 3  # code cells of both notebooks, and a comparison for each part; both make tiny.py
     assert f"3 failed, {cells + 3 - 3} passed, 2 skipped" in lines[-1]
 
 
