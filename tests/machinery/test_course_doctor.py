@@ -1,4 +1,4 @@
-"""`course doctor`: this machine is ready, its arithmetic is right, and its files are of one vocabulary."""
+"""`course doctor`: this machine is ready, its arithmetic is right, its files are of one vocabulary, and an unused GPU is told."""
 
 import json
 import math
